@@ -99,7 +99,7 @@ var rooms = []struct {
 	{"star/coord/measure", "star star/runlog", "net os sync context math/rand math/rand/v2", "pure: its caller says what the time is"},
 	{"star/coord/membership", "star star/coord/engine star/coord/said star/coord/session star/internal/dtype star/internal/exitcode star/modes star/transport star/transport/wire", "os sync context math/rand math/rand/v2", "decides without I/O of its own which members take part in a job"},
 	{"star/coord/moves", "star star/coord/engine star/runlog star/transport/wire", "os sync context math/rand math/rand/v2", "pure: a move follows from what servers say"},
-	{"star/coord/outbox", "star/transport star/transport/wire star/internal/flightrecorder", "", "bytes and connections: knows no member"},
+	{"star/coord/outbox", "star/internal/exitcode star/transport star/transport/wire star/internal/flightrecorder", "", "bytes and connections: knows no member"},
 	{"star/coord/pilot", "star star/coord/advice star/modes star/modes/auto star/modes/price star/modes/baseline star/pgns star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/coord/said", "star star/coord/engine star/transport star/transport/wire", "os sync context math/rand math/rand/v2", "reads and checks messages: its caller says what the job is like"},
 	{"star/coord/session", "star star/internal/dtype star/internal/exitcode star/transport star/transport/wire star/internal/flightrecorder", "", "a member's side of its connection: knows no coordinator"},

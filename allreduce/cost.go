@@ -27,12 +27,17 @@ const (
 	AlgorithmHierarchyDoubling // HierarchyDoubling
 	AlgorithmLine              // LineBroadcast, LineReduce
 	AlgorithmDissemination     // Barrier
+
+	// AlgorithmLate is Late while one rank arrives after the others in most operations, by the ranks' own times, which
+	// they compare every 16 all-reduces of 256 KiB and more; else it is AlgorithmAuto. Which one is used depends on
+	// times, so the bits of a result may differ from run to run, in rounding.
+	AlgorithmLate
 )
 
-var algorithmNames = []string{"auto", "ring", "doubling", "halving", "tree", "double-tree", "hierarchy", "hierarchy-doubling", "line", "dissemination"}
+var algorithmNames = []string{"auto", "ring", "doubling", "halving", "tree", "double-tree", "hierarchy", "hierarchy-doubling", "line", "dissemination", "late"}
 
-// lastAllReduce is the last algorithm that Config.Algorithm may name.
-const lastAllReduce = AlgorithmHierarchyDoubling
+// nameable are the algorithms that Config.Algorithm may name.
+var nameable = append(slices.Clone(algorithmNames[:AlgorithmHierarchyDoubling+1]), algorithmNames[AlgorithmLate])
 
 // allReduceAlgorithms are those that AllReduce can choose from, in order of
 // preference at equal cost.
@@ -50,11 +55,10 @@ func (a Algorithm) MarshalText() ([]byte, error) { return []byte(a.String()), ni
 
 // UnmarshalText parses the name of an algorithm of AllReduce, or auto.
 func (a *Algorithm) UnmarshalText(b []byte) error {
-	i := slices.Index(algorithmNames[:lastAllReduce+1], string(b))
-	if i < 0 {
-		return fmt.Errorf("allreduce: unknown algorithm %q; use one of %v", b, algorithmNames[:lastAllReduce+1])
+	if !slices.Contains(nameable, string(b)) {
+		return fmt.Errorf("allreduce: unknown algorithm %q; use one of %v", b, nameable)
 	}
-	*a = Algorithm(i)
+	*a = Algorithm(slices.Index(algorithmNames, string(b)))
 	return nil
 }
 
@@ -237,6 +241,9 @@ func (g *Group) choose(c call, size int) Algorithm {
 		return g.chosen.algorithm
 	}
 	a, n := g.cfg.Algorithm, len(g.peers)
+	if a == AlgorithmLate && (g.late.rank == None || size < lateSize) {
+		a = AlgorithmAuto
+	}
 	switch {
 	case a == AlgorithmAuto && g.placed != nil:
 		a = g.placed.choose(g.prices, int64(size))

@@ -180,6 +180,7 @@ type Group struct {
 	arranged programSteps
 	// chosen is for the size of the last AllReduce.
 	chosen sizedAlgorithm
+	late   lateness // for AlgorithmLate
 	// token is what barriers send.
 	token [8]byte
 
@@ -211,7 +212,7 @@ func newGroup(cfg Config, peers []peer, control []*controlLink, w waiter) *Group
 		model: cfg.Model, timeout: cfg.Timeout,
 		done: make([]bool, len(peers)), asks: make([]ask, len(peers), 2*len(peers)+1),
 		hosts: make([]int, len(peers)),
-		busy:  make(chan struct{}, 1), programs: map[programKey]programSteps{},
+		busy:  make(chan struct{}, 1), programs: map[programKey]programSteps{}, late: lateness{rank: None},
 	}
 	if g.timeout == 0 {
 		g.timeout = 30 * time.Second
@@ -385,9 +386,24 @@ func (g *Group) run(ctx context.Context, o operation, buf []byte) error {
 	if err := context.Cause(ctx); err != nil {
 		return fmt.Errorf("allreduce: %v: %w", o.call, err)
 	}
+	begun := time.Now()
+	if err := g.operate(ctx, o, buf); err != nil {
+		return err
+	}
+	if g.cfg.Algorithm == AlgorithmLate && o.call == callAllReduce && len(buf) >= lateSize && len(g.peers) > 2 && g.late.next(time.Since(begun)) {
+		return g.compare(ctx)
+	}
+	return nil
+}
+
+// operate executes one operation of a group that is busy with it.
+func (g *Group) operate(ctx context.Context, o operation, buf []byte) error {
 	g.number++
 	o.number, o.generation = g.number, g.cfg.Generation
 	o.algorithm = g.choose(o.call, len(buf))
+	if o.algorithm == AlgorithmLate {
+		o.root = g.late.rank
+	}
 	if o.call == callAllReduce {
 		g.cut()
 	}
@@ -446,6 +462,9 @@ func schedule(c call, a Algorithm, hosts []int, rank, root int) Schedule {
 		return TreeReduce(n, rank, root)
 	case callBarrier:
 		return Dissemination(n, rank)
+	}
+	if a == AlgorithmLate {
+		return Late(n, rank, root)
 	}
 	return allReduceSchedule(a, hosts, rank)
 }

@@ -196,7 +196,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("Config.Transport is %q: it must be empty, tcp, unix or shm", c.Transport)
 	case c.TLS != nil && c.Transport != "" && c.Transport != "tcp":
 		return fmt.Errorf("Config.Transport is %q, but TLS needs tcp", c.Transport)
-	case c.Algorithm > lastAllReduce:
+	case !slices.Contains(nameable, c.Algorithm.String()):
 		return fmt.Errorf("Config.Algorithm is %v: it must be one of AllReduce", c.Algorithm)
 	case c.ZeroCopy != ZeroCopyLong && c.ZeroCopy != ZeroCopyAll && c.ZeroCopy != ZeroCopyOff:
 		return fmt.Errorf("Config.ZeroCopy is %q: it must be empty, %q or %q", c.ZeroCopy, ZeroCopyAll, ZeroCopyOff)

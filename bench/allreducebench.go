@@ -83,6 +83,9 @@ type RankConfig struct {
 	Poll                      bool
 	Model                     *allreduce.Model
 
+	// Late is how much later than the others the last rank calls each operation. Times are from its call on.
+	Late time.Duration
+
 	// Tune or Exchange, if not nil, is measured in place of Work.
 	Tune     *allreduce.TuneConfig
 	Exchange *exchangeRank
@@ -162,7 +165,7 @@ func RankMain(ctx context.Context, text string, out io.Writer) error {
 		return enc.Encode(m)
 	}
 	for _, w := range c.Work {
-		m, err := measureRank(ctx, g, w)
+		m, err := measureRank(ctx, g, w, c.Late)
 		if err != nil {
 			return err
 		}
@@ -179,14 +182,18 @@ func RankMain(ctx context.Context, text string, out io.Writer) error {
 	return nil
 }
 
-func measureRank(ctx context.Context, g *allreduce.Group, w Work) (measured, error) {
+func measureRank(ctx context.Context, g *allreduce.Group, w Work, late time.Duration) (measured, error) {
 	m := measured{Bytes: w.Bytes, Ops: w.Inner * w.Samples}
 	v := vector.Make[float32](int(w.Bytes / 4))
 	clear(v)
-	slowest, total := make([]float64, 1), make([]float64, 1)
+	slowest, slept, total := make([]float64, 1), make([]float64, 1), make([]float64, 1)
 	m.Times = make([]float64, 0, w.Samples)
 	var before, after runtime.MemStats
-	for s := -1; s < w.Samples; s++ { // one to warm up
+	warm := 1
+	if late > 0 {
+		warm = 20 // the ranks learn which one is late
+	}
+	for s := -warm; s < w.Samples; s++ {
 		if s == 0 { // once: it stops the world, and then Go's monitor looks every 20 µs whether somebody must be stopped, on a processor that a rank needs
 			runtime.ReadMemStats(&before)
 		}
@@ -194,7 +201,13 @@ func measureRank(ctx context.Context, g *allreduce.Group, w Work) (measured, err
 			return m, err
 		}
 		cpu, t := cpuTime(), time.Now()
+		slept[0] = 0
 		for range w.Inner {
+			if late > 0 && g.Rank() == g.Size()-1 {
+				begun := time.Now()
+				time.Sleep(late)
+				slept[0] += time.Since(begun).Seconds() / float64(w.Inner)
+			}
 			if err := g.AllReduce(ctx, allreduce.Sum, v); err != nil {
 				return m, err
 			}
@@ -203,6 +216,12 @@ func measureRank(ctx context.Context, g *allreduce.Group, w Work) (measured, err
 		used := cpuTime() - cpu
 		if err := allreduce.AllReduce(ctx, g, allreduce.Max, slowest); err != nil {
 			return m, err
+		}
+		if late > 0 {
+			if err := allreduce.AllReduce(ctx, g, allreduce.Max, slept); err != nil {
+				return m, err
+			}
+			slowest[0] -= slept[0]
 		}
 		if s >= 0 {
 			m.Times = append(m.Times, slowest[0])

@@ -72,7 +72,7 @@ func coordOnce(ctx context.Context, n int, cfg CoordConfig) (CoordResult, error)
 	if err != nil {
 		return CoordResult{}, err
 	}
-	c, err := coord.New(coord.Config{Job: "bench", Workers: n, Plan: plan, Batch: 1, Steps: int64(cfg.Rounds)})
+	c, err := coord.New(coord.Config{Job: "bench", MaxWorkers: n, Plan: plan, Batch: 1, Steps: int64(cfg.Rounds)})
 	if err != nil {
 		return CoordResult{}, err
 	}

@@ -253,7 +253,7 @@ func TestEarlyWorkers(t *testing.T) {
 func TestLeasesAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
-		stale := wire.Lease{Name: "tc-7-1", State: "stale", What: "out=1mbit on interface eth0", Who: "worker 1 of job a", Why: "process 7 is gone"}
+		stale := wire.Lease{Name: "tc-7-1", State: "stale", What: "out=1mbit on interface eth0", Owner: "worker 1 of job a", Why: "process 7 is gone"}
 		far := wire.Lease{Name: "tc-7-1", State: "foreign"}
 		own := wire.Lease{Name: "cgroup-9-1", State: "alive"}
 		enlist := func(host string, rank int) wire.Enlist {
@@ -264,7 +264,7 @@ func TestLeasesAreShown(t *testing.T) {
 		b.process(wire.RoleWorker, enlist("h", 1), wire.Usage{Leases: []wire.Lease{far}})
 		b.process(wire.RoleWorker, enlist("other", 2), wire.Usage{})
 		rest(3 * time.Second)
-		want := map[string][]LeaseStatus{"h": {{Lease: "cgroup-9-1", State: "alive"}, {"tc-7-1", "stale", stale.What, stale.Who, stale.Why}}}
+		want := map[string][]LeaseStatus{"h": {{Lease: "cgroup-9-1", State: "alive"}, {"tc-7-1", "stale", stale.What, stale.Owner, stale.Why}}}
 		see := func() {
 			t.Helper()
 			for _, h := range b.status().Hosts {

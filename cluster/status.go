@@ -122,7 +122,7 @@ func (s *Service) leases(host string) (ls []LeaseStatus) {
 			}
 			for _, l := range m.usage.Leases {
 				if old, ok := seen[l.Name]; !ok || old.State == foreign {
-					seen[l.Name] = LeaseStatus{l.Name, l.State, l.What, l.Who, l.Why}
+					seen[l.Name] = LeaseStatus{l.Name, l.State, l.What, l.Owner, l.Why}
 				}
 			}
 		}

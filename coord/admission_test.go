@@ -45,7 +45,7 @@ func (k *clerk) say(ok bool, why string) {
 	answer(ok, why)
 }
 
-// hear is what the pilot was told of plans and admissions.
+// hear records the lines on plans and admissions that the pilot got.
 func (s *script) hear() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +64,8 @@ func wants(plan modes.Plan) advice.Remark {
 	return advice.Remark{Change: &advice.Change{Plan: plan, Why: "w", Predicted: 0.5}}
 }
 
-// The plan changes when the answer is yes and not before; a no leaves it as it is; a yes that is taken
-// back brings SSGD back. All of it is in the log, and the pilot hears the same.
+// The plan changes after a yes and not before; a no leaves it unchanged; a withdrawn yes returns to SSGD. All of it is in
+// the log, and the pilot gets the same lines.
 func TestAdmission(t *testing.T) {
 	for name, c := range map[string]struct {
 		says map[int]advice.Remark
@@ -111,7 +111,7 @@ func TestAdmission(t *testing.T) {
 			says: map[int]advice.Remark{10: wants(modes.XOrder(2, 1)), 20: wants(modes.ASGD(2))},
 			rule: func(plan string) (bool, string, bool) { return true, "there is room", plan == "asgd" },
 			want: []string{
-				"x=1 false now ssgd after 10: the pilot has changed its mind",
+				"x=1 false now ssgd after 10: the pilot has chosen another plan",
 				"asgd true now ssgd after 20: there is room", "plan asgd after 20 forced false",
 			},
 			mode: "asgd",
@@ -130,7 +130,7 @@ func TestAdmission(t *testing.T) {
 			says: map[int]advice.Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
 			rule: func(string) (bool, string, bool) { return true, "too late", false },
 			late: func(k *clerk) { k.say(true, "too late") },
-			want: []string{"asgd false now ssgd after 10: the pilot has changed its mind"},
+			want: []string{"asgd false now ssgd after 10: the pilot has chosen another plan"},
 			mode: "ssgd",
 			gave: 1,
 		},
@@ -149,7 +149,7 @@ func TestAdmission(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pilot := &script{says: c.says}
 			k := &clerk{rule: c.rule}
-			play(t, Config{Workers: 2, Steps: 40, Pilot: pilot, Admission: k}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 40, Pilot: pilot, Admission: k}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0)
 				w.worker(1, func(f *fakeWorker) { f.pace *= 5 })

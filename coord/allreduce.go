@@ -12,38 +12,36 @@ import (
 	"star/transport/wire"
 )
 
-// RingConfig makes a job one of all-reduce: no shards, and workers that update parameters of their
-// own, all in the same way. All members update parameters by the same rule from the same sum, so
-// nothing of the parameters comes to the coordinator but hashes.
+// RingConfig makes a job an all-reduce: it has no shards, and each worker updates its own copy of the parameters by the
+// same rule from the same sum. The coordinator receives only hashes of the parameters.
 type RingConfig struct {
-	// Rule is the update rule in words. Workers with another one are refused,
-	// because their parameters would drift from the others'.
+	// Rule is the text of the update rule. A worker with another one is rejected, because its parameters would
+	// differ from the others'.
 	Rule string
 
-	// RuleOf is Rule where the job takes what a worker that enrols so wants (Config.Adopt). Nil: Rule.
+	// RuleOf gives Rule for a job that takes its settings from its workers (Config.Adopt). nil means Rule.
 	RuleOf func(e session.Enrolment) string
 
 	// Wait is how long a round waits for riders.
 	Wait time.Duration
 
-	// MaxStale drops gradients of riders that are older than so many updates. Zero: none.
+	// MaxStale drops gradients of riders that are older than this number of updates. Zero means no limit.
 	MaxStale int64
 }
 
-// announce tells a worker of a ring, with the addresses that concern it. The engine knows ranks
-// only. A member hears where the ring meets (the first member's place), a rider the place of the
-// member that carries it. A ring that is formed at once, because one has failed, ends what was
-// under way in the one before (reformed).
+// announce sends a ring to a worker, with the addresses that it needs; the engine knows only ranks. A member gets the
+// meeting point of the ring (the first member's address), a rider the address of the member that carries it. A ring
+// that is formed at once, after a failure, cancels the operations of the previous ring.
 func (c *Coordinator) announce(r engine.To[wire.Ring]) {
-	p := c.workers[r.Worker]
+	p := c.peers.workers[r.Worker]
 	if p == nil || p.gone {
 		return
 	}
-	addr := func(w star.Worker) (meet, door string) {
-		if o := c.workers[w]; o != nil {
-			meet, door, _ = strings.Cut(o.hello.Addr, ",")
+	addr := func(w star.Worker) (meet, carry string) {
+		if o := c.peers.workers[w]; o != nil {
+			meet, carry, _ = strings.Cut(o.hello.Addr, ",")
 		}
-		return meet, door
+		return meet, carry
 	}
 	m := r.Msg
 	if len(m.Members) > 0 {
@@ -51,33 +49,28 @@ func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 	}
 	for _, rider := range m.Riders {
 		if rider.Worker == r.Worker {
-			_, m.Door = addr(rider.Parent)
+			_, m.ParentAddr = addr(rider.Parent)
 		}
 	}
 	if m.Now {
-		c.reformed()
+		// An evaluation or checkpoint of the abandoned ring will never be complete: it is dropped, and begun
+		// again with the next ring. Those of the end stay: members of the next ring answer them.
+		c.measured.hashes.Clear()
+		c.rounds.Restart(c.engine.View().Used)
+		c.saves.Restart()
 	}
-	c.send(p, func() error { return transport.Send(p.conn, m, nil) })
+	c.peers.send(p, func() error { return transport.Send(p.conn, m, nil) })
 }
 
-// reformed forgets what the ring that was given up would have done. An evaluation and a checkpoint
-// that were under way in it will never be whole, so they are given up, and begun again when the
-// next ring is there. Those of the end stay: members of the next ring answer them.
-func (c *Coordinator) reformed() {
-	c.hashes.Clear()
-	c.rounds.Restart(c.engine.View().Used)
-	c.saves.Restart()
-}
-
-// compare takes the hash of a member's parameters. A member that has others than most is dropped. An error ends the
-// job: it could go on with neither.
+// compare takes the hash of a member's parameters. If it differs from the majority's, the member is dropped. An error
+// ends the job: there is no majority.
 func (c *Coordinator) compare(t wire.Tally) error {
-	wrong, err := c.hashes.Compare(t, len(c.engine.View().Members), engine.RingAhead)
+	wrong, err := c.measured.hashes.Compare(t, len(c.engine.View().Members), engine.RingAhead)
 	if err != nil {
 		return &Error{exitcode.Failure, err.Error()}
 	}
 	for _, e := range wrong {
-		if p := c.workers[e.Worker]; p != nil && !p.gone {
+		if p := c.peers.workers[e.Worker]; p != nil && !p.gone {
 			if err := c.drop(p, e.Err); err != nil {
 				return err
 			}

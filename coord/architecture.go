@@ -14,52 +14,51 @@ import (
 	"star/transport/wire"
 )
 
-// architecture is everything in which a job of parameter servers and one of all-reduce are
-// different for the coordinator. What its engine decides is the engine's; what is left is what
-// members are told and must say of themselves. There are two, servers and ring, and New chooses.
+// architecture has the differences between a job with parameter servers and an all-reduce, for the coordinator: what
+// members get to know and what they must report. What the two decide differently is in their engines. There are two
+// implementations, servers and ring; New chooses.
 //
-// Methods that have the coordinator may use and change what Run owns.
+// Methods with the coordinator as an argument may use and change what Run owns.
 type architecture interface {
-	// sharded says whether servers have the parameters, in shards, and gradients go to them; else
-	// every member has its own.
+	// sharded reports whether servers hold the parameters in shards and receive the gradients; otherwise every
+	// member has its own parameters.
 	sharded() bool
 
-	// check says what cannot be of a configuration, and fits of a plan. Each error names the
-	// setting, and what to do.
+	// check returns why a configuration is invalid, and fits why a plan is. Each error names the setting and what
+	// to use instead.
 	check(cfg *Config) error
 	fits(p modes.Plan) error
 
-	// replaceable says what cannot be of a plan where another process may take the job over.
+	// replaceable returns why a plan does not allow another process to take the job over.
 	replaceable(p modes.Plan) error
 
-	// enrols says what is wrong with a worker that says so of itself: it is of the other
-	// architecture, updates in another way, or cannot be reached by others.
+	// enrols returns why a worker cannot take part: it is of the other architecture, updates by another rule, or
+	// other members cannot reach it.
 	enrols(h wire.Hello, e session.Enrolment) error
 
-	// least is how many workers there must be for the training to go on.
-	least(cfg *Config) int
+	// minWorkers is how many workers the training needs to continue.
+	minWorkers(cfg *Config) int
 
-	// spec is p in words of the grammar that people know it by; empty: it has only its own.
+	// spec is p in the words that users write, or empty if they are the same as p.String().
 	spec(p modes.Plan) string
 
-	// planted says whether the coordinator makes trees for the plans of a pilot.
+	// planted reports whether the coordinator makes trees for the plans of a pilot.
 	planted() bool
 
-	// busy is how long a worker had something to do in an iteration.
+	// busy is how long a worker worked in an iteration.
 	busy(r star.Record) time.Duration
 
-	// engine makes the engine of the job: g with what is of this architecture alone.
+	// engine makes the engine of the job: g with the settings of this architecture.
 	engine(c *Coordinator, g engine.Config) engine.Engine
 
-	// reported has the engine take a frame of a worker that only members of this architecture send. Any
-	// other frame is an error.
+	// reported hands the engine a frame that only workers of this architecture send. Any other frame is an error.
 	reported(g engine.Engine, m *said.Message) ([]engine.Ready, error)
 
-	// lacks is what a job that has not begun waits for, of workers that were welcomed and have not joined.
+	// lacks names what a job that has not begun waits for, from workers that were welcomed and have not joined.
 	lacks(c *Coordinator, linking []int) []string
 }
 
-// architectureOf is the architecture of a job.
+// architectureOf returns the architecture of a job.
 func architectureOf(cfg *Config) architecture {
 	if r := cfg.Ring; r != nil {
 		return ring{r}
@@ -67,21 +66,21 @@ func architectureOf(cfg *Config) architecture {
 	return servers{}
 }
 
-// The words for architectures, as --arch has them.
+// The values of --arch.
 const (
 	archServers = "ps"
 	archRing    = "allreduce"
 )
 
-// errArchitecture is for a worker of another architecture than the job's.
+// errArchitecture rejects a worker of another architecture.
 func errArchitecture(job, worker string) error {
 	return fmt.Errorf("the job's architecture is %s, the worker's %s (--arch)", job, worker)
 }
 
-// errUnexpected is for a frame that workers of this job do not send.
+// errUnexpected rejects a frame that workers of this job do not send.
 func errUnexpected(k wire.Kind) error { return fmt.Errorf("unexpected frame %v from a worker", k) }
 
-// servers is a job whose parameters are with parameter servers.
+// servers is the architecture of a job with parameter servers.
 type servers struct{}
 
 func (servers) sharded() bool { return true }
@@ -106,18 +105,18 @@ func (servers) enrols(_ wire.Hello, e session.Enrolment) error {
 	return nil
 }
 
-// A job that another process can take over, which then waits for workers, waits for them without that, too.
-func (servers) least(cfg *Config) int {
+// A job that another process can take over waits for a worker after a takeover, so it also waits for one before.
+func (servers) minWorkers(cfg *Config) int {
 	if cfg.Coordinators > 0 {
-		return max(cfg.Least, 1)
+		return max(cfg.MinWorkers, 1)
 	}
-	return cfg.Least
+	return cfg.MinWorkers
 }
 
 func (servers) engine(c *Coordinator, g engine.Config) engine.Engine {
-	g.Reachable = make([]bool, len(c.workers))
-	for w, p := range c.workers {
-		g.Reachable[w] = p != nil && c.takesOthers(p)
+	g.Reachable = make([]bool, len(c.peers.workers))
+	for w, p := range c.peers.workers {
+		g.Reachable[w] = p != nil && c.peers.takesOthers(p)
 	}
 	return engine.NewShards(g)
 }
@@ -133,14 +132,14 @@ func (servers) lacks(_ *Coordinator, linking []int) []string {
 	return list("the connection to every shard of workers", linking)
 }
 
-// ring is a job of all-reduce.
+// ring is the architecture of an all-reduce.
 type ring struct{ *RingConfig }
 
 func (ring) sharded() bool { return false }
 
 func (ring) check(cfg *Config) error {
 	if cfg.Validation != nil {
-		return errors.New("coord: an all-reduce has no servers that could hold gradients against others: use --arch ps")
+		return errors.New("coord: an all-reduce has no servers to validate gradients: use --arch ps")
 	}
 	return nil
 }
@@ -154,8 +153,7 @@ func (ring) replaceable(p modes.Plan) error {
 	return nil
 }
 
-// The rule is compared in words (process.RuleText): two programs that say the same make the same
-// update, bit for bit.
+// Rules are compared as texts (process.RuleText): programs with the same text make the same update, bit for bit.
 func (r ring) enrols(h wire.Hello, e session.Enrolment) error {
 	rule := r.Rule
 	if r.RuleOf != nil {
@@ -165,19 +163,19 @@ func (r ring) enrols(h wire.Hello, e session.Enrolment) error {
 	case e.Rule == "":
 		return errArchitecture(archRing, archServers)
 	case e.Rule != rule:
-		return fmt.Errorf("with all-reduce every member updates parameters by itself, so all must do it alike: the job says %q, the worker %q", rule, e.Rule)
+		return fmt.Errorf("with all-reduce every member updates parameters by itself, so all need the same rule: the job says %q, the worker %q", rule, e.Rule)
 	}
-	if meet, door, ok := strings.Cut(h.Addr, ","); !ok || meet == "" || door == "" {
-		return fmt.Errorf("a worker of a ring needs two addresses where others reach it, but says %q", h.Addr)
+	if meet, carry, ok := strings.Cut(h.Addr, ","); !ok || meet == "" || carry == "" {
+		return fmt.Errorf("a worker of a ring needs two addresses where others reach it, but has %q", h.Addr)
 	}
 	return nil
 }
 
-func (ring) least(cfg *Config) int            { return cfg.Least }
+func (ring) minWorkers(cfg *Config) int       { return cfg.MinWorkers }
 func (ring) planted() bool                    { return false }
 func (ring) busy(r star.Record) time.Duration { return r.Own() }
 
-// A ring is known by its riders.
+// A ring with riders is written ring-minus=RANKS.
 func (ring) spec(p modes.Plan) string {
 	if len(p.Groups) != 1 || len(p.Groups[0].Riders) == 0 {
 		return ""
@@ -187,7 +185,7 @@ func (ring) spec(p modes.Plan) string {
 }
 
 func (r ring) engine(c *Coordinator, g engine.Config) engine.Engine {
-	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.term())}
+	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.lease.term())}
 	return engine.NewRing(g)
 }
 
@@ -202,8 +200,8 @@ func (ring) reported(g engine.Engine, m *said.Message) ([]engine.Ready, error) {
 }
 
 func (ring) lacks(c *Coordinator, linking []int) []string {
-	parts := list("the word that they have joined of workers", linking)
-	if c.takeover.Trained() && len(c.takeover.With(c.present())) == 0 {
+	parts := list("Joined from workers", linking)
+	if c.takeover.Trained() && len(c.takeover.With(c.peers.present(&c.members))) == 0 {
 		parts = append(parts, "a worker that has the parameters")
 	}
 	return parts

@@ -4,12 +4,11 @@ import (
 	"star"
 	"star/coord/ending"
 	"star/internal/exitcode"
-	"star/runlog"
 	"star/transport/wire"
 )
 
-// failed says whether a worker that leaves with this exit code does so because of what it computes: its
-// program has failed. The others say that it was told to, or that another member is gone or disagrees.
+// failed reports whether the exit code of a worker that leaves means that its program failed. The others mean that it
+// was told to end, or that another member is gone or disagrees.
 func failed(exit int) bool {
 	switch exit {
 	case exitcode.OK, exitcode.Usage, exitcode.Lost, exitcode.Restart, exitcode.Refused, exitcode.Disagree:
@@ -18,25 +17,13 @@ func failed(exit int) bool {
 	return exit <= ending.Signalled
 }
 
-// blame tells the engine that a worker has died while it was computing, and not because it was told to go.
-// failed: its program did; else its connection ended.
+// blame tells the engine that a worker died during its computation without having been told to end.
+// failed: its program failed; otherwise its connection ended.
 func (c *Coordinator) blame(p *peer, failed bool, why error) {
-	if p.role != wire.RoleWorker || c.engine == nil || c.isLate(p) || c.stopping.Still() || p.parted || p.retired || !p.leaving.IsZero() {
+	if p.role != wire.RoleWorker || c.engine == nil || c.peers.isLate(p) || c.stopping.Still() || p.parted || p.retired || !p.leaving.IsZero() {
 		return
 	}
-	if p.rank >= 0 && p.rank < len(c.workers) && c.workers[p.rank] == p {
+	if p.rank >= 0 && p.rank < len(c.peers.workers) && c.peers.workers[p.rank] == p {
 		c.engine.Blame(star.Worker(p.rank), failed, why.Error())
 	}
-}
-
-// putAside names what the engine has put aside since the last call: it killed two workers.
-func (c *Coordinator) putAside() {
-	list := c.engine.View().Aside
-	for _, a := range list[c.aside:] {
-		c.result.Aside += int64(a.Count)
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Aside{Start: a.Start, Count: a.Count, Workers: a.Workers, Why: a.Why})
-		c.log.Warn("samples put aside: two workers died while computing them", "from", a.Start, "count", a.Count,
-			"workers", a.Workers, "reason", a.Why)
-	}
-	c.aside = len(list)
 }

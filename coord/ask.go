@@ -7,17 +7,15 @@ import (
 
 	"star/coord/tool"
 	"star/transport"
-	"star/transport/wire"
 )
 
-// errOver answers a command that comes when the job is over.
+// errOver answers a command after the end of the job.
 var errOver = errors.New("the job is over")
 
-// Ask carries out a command of star ctl from within the process: the same as over a connection. v,
-// if not nil, receives the answer. The error is what is wrong with the command, that the job
-// is over, or the cause of ctx. It may be called from any goroutine but that of Run.
+// Ask carries out a command of star ctl from within the process. If v is not nil, it receives the answer. The error is
+// that of the command, that the job is over, or the cause of ctx. Ask may be called from any goroutine but that of Run.
 func (c *Coordinator) Ask(ctx context.Context, v any, args ...string) error {
-	r, err := c.question(ctx, args)
+	r, err := c.in.question(ctx, args)
 	switch {
 	case err != nil:
 		return err
@@ -29,31 +27,11 @@ func (c *Coordinator) Ask(ctx context.Context, v any, args ...string) error {
 	return json.Unmarshal(r.json, v)
 }
 
-// question has the event loop carry out a command, and waits for the answer.
-func (c *Coordinator) question(ctx context.Context, args []string) (reply, error) {
-	answer := make(chan reply, 1)
-	select {
-	case c.events <- inside(wire.KindControl, internal{control: args, reply: answer}):
-	case <-c.done:
-		return reply{}, errOver
-	case <-ctx.Done():
-		return reply{}, context.Cause(ctx)
-	}
-	select {
-	case r := <-answer:
-		return r, nil
-	case <-c.done:
-		return reply{}, errOver
-	case <-ctx.Done():
-		return reply{}, context.Cause(ctx)
-	}
-}
-
 // serveTool answers a tool on the goroutine of its connection; only commands reach Run.
 func (c *Coordinator) serveTool(conn transport.Conn) {
-	s := tool.Server{Program: c.cfg.Program, Commit: c.cfg.Commit, Workers: c.cfg.Workers, SendTimeout: c.cfg.SendTimeout, Log: c.log}
+	s := tool.Server{Program: c.cfg.Program, Commit: c.cfg.Commit, Workers: c.cfg.MaxWorkers, SendTimeout: c.cfg.SendTimeout, Log: c.log}
 	s.Ask = func(args []string) ([]byte, string) {
-		r, err := c.question(context.Background(), args)
+		r, err := c.in.question(context.Background(), args)
 		if err != nil {
 			return nil, err.Error()
 		}

@@ -12,69 +12,68 @@ import (
 	"star/runlog"
 )
 
-// The beginning of the training. Everything before it is in form.go: who is there, and who has which
-// shards. Here the engine is made, the log gets its first lines, and workers get their first batches,
-// or, in a job that was taken over, go on with what they have.
+// The start of the training. form.go has what comes before it: the members and the assignment of shards. Here the
+// engine is made, the log gets its first lines, and workers get their first batches or, in a job that was taken over,
+// continue with those they have.
 
-// tryStart begins the training once everybody is there.
+// tryStart begins the training once all required members are present.
 //
-// It may be called whenever something has changed; it begins once. A job that begins has all shards
-// filled and as many workers as it wants; one that was taken over has everybody there who had a
-// part in it, or has waited for them (takeover.Gathered). With a validator the workers begin when its first
-// gradient is in use.
+// It may be called after any change and begins the training once. A new job needs all shards filled and the number of
+// workers it was configured with. A job that was taken over needs all members that took part in it, or has waited long
+// enough for them (takeover.Gathered). With a validator the workers begin when its first gradient is in use.
 func (c *Coordinator) tryStart() {
-	if !c.assigned || c.engine != nil {
+	if !c.placing.assigned || c.engine != nil {
 		return
 	}
-	for _, ok := range c.ready {
+	for _, ok := range c.placing.ready {
 		if !ok {
 			return
 		}
 	}
-	if !c.takeover.Trained() && !c.members.Enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.Least, c.present()) {
+	if !c.takeover.Trained() && !c.members.Enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.MinWorkers, c.peers.present(&c.members)) {
 		return
 	}
-	if !c.checks.Ready() {
+	if !c.judging.checks.Ready() {
 		return
 	}
 	c.open()
-	absent := c.apart()
+	absent := c.members.Begin()
+	c.peers.apart(absent)
 	if c.cfg.Pilot == nil { // a pilot reads every record, and a replay of its decisions reads them in the log
-		c.cfg.RunLog.Sample(c.cfg.Workers)
+		c.journal.log.Sample(c.cfg.MaxWorkers)
 	}
 	if c.members.Terms.AllAlike() {
-		c.cfg.Pilot = nil // there is nothing to choose (exchanges)
+		c.cfg.Pilot = nil // all workers exchange alike: there is no mode to choose
 	}
 	c.engine = c.newEngine(absent)
 	now := c.engine.View()
-	if c.cfg.Pace && c.sharded() {
-		c.pacer = traffic.NewPacer(c.cfg.Workers)
+	if c.cfg.Pace && c.arch.sharded() {
+		c.flow.pacer = traffic.NewPacer(c.cfg.MaxWorkers)
 	}
 	c.rounds.Begin(evaluate.Model{Buffers: 4 * c.members.Terms.Hello().Buffers, Layout: c.members.Terms.Enrolled().Buffers, Tests: c.members.Terms.Enrolled().Tests > 0})
 	c.saves.Begin(c.members.Terms.Hello().Params)
 	c.evalFrom(now.Used)
-	c.progress = time.Now()
-	c.saves.Every(c.cfg.SaveEvery, c.progress)
-	c.stats.Begin(c.progress, now.Used)
+	c.run.progress = time.Now()
+	c.saves.Every(c.cfg.CheckpointEvery, c.run.progress)
+	c.measured.stats.Begin(c.run.progress, now.Used)
 	c.tune()
 	if c.cfg.Pilot != nil {
 		c.startPilot()
 	}
-	at := c.elapsed()
-	line := runlog.Train{Workers: c.cfg.Workers, Shards: len(c.shards),
+	at := c.journal.elapsed()
+	line := runlog.Train{Workers: c.cfg.MaxWorkers, Shards: len(c.placing.shards),
 		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Data: c.members.Terms.Enrolled().Data,
 		Epoch: c.members.Terms.Enrolled().Samples, Limit: c.expected(), Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
 	}
-	c.cfg.RunLog.Write(at, line)
-	c.tell(at, line)
-	c.log.Info("training", "workers", c.engine.View().Live(), "shards", len(c.shards), "parameters", c.members.Terms.Hello().Params,
+	c.journal.note(line)
+	c.log.Info("training started", "workers", c.engine.View().Live(), "shards", len(c.placing.shards), "parameters", c.members.Terms.Hello().Params,
 		"model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data, "mode", c.words(c.cfg.Plan))
 	c.caution()
-	c.remember(at)
+	c.measured.remember(&c.journal, at, c.cfg.Remember, c.cfg.MaxWorkers)
 	if c.takeover.On() {
 		c.putThresholds(c.takeover.Left().Set, "star ctl, before another process took the job over")
 	}
-	if c.checks.On() { // the workers begin when there is something to hold their gradients against
+	if c.judging.checks.On() { // the workers begin when there is a validation gradient
 		c.validate()
 		return
 	}
@@ -84,22 +83,21 @@ func (c *Coordinator) tryStart() {
 	var told *engine.Told
 	if c.takeover.Trained() {
 		c.resumeLog()
-		t := c.takeover.Told(c.present())
+		t := c.takeover.Told(c.peers.present(&c.members))
 		told = &t
 	}
 	c.issue(c.engine.Begin(told))
 	c.tryFinish() // a job that resumes may have nothing left to do
 }
 
-// newEngine makes the engine of the job, with whoever is there. absent are the ranks that nobody
-// has. Of a job that was taken over it goes on from what the servers, or the members of the ring,
-// have told.
+// newEngine makes the engine of the job with the present workers. absent are the ranks without a worker. In a job that
+// was taken over the engine continues from what the servers, or the members of the ring, have reported.
 func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	plan := c.plant(c.cfg.Plan)
 	g := engine.Config{
-		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.job().Limit(plan),
+		Workers: c.cfg.MaxWorkers, Shards: len(c.placing.shards), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.job().Limit(plan),
 		Plan: c.members.Quorum.Set(plan, c.cfg.size().Grows(), c.lives), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
-		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.replaceable(), MaxParams: c.members.Terms.Hello().Params,
+		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.lease.replaceable(), MaxParams: c.members.Terms.Hello().Params,
 	}
 	if c.takeover.Trained() {
 		g.After, g.Limit = c.takeover.Resume()
@@ -109,10 +107,10 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	return c.arch.engine(c, g)
 }
 
-// caution notes of a job that begins what the numbers of its result will not say, in the log and in the result.
+// caution adds warnings about a job that begins to the log and the result: facts that the numbers in the result do not show.
 func (c *Coordinator) caution() {
 	if c.takeover.Trained() {
-		return // it was said when it began
+		return // already reported when the job began
 	}
 	j, now := c.job(), c.engine.View()
 	if epochs, ok := j.Set(now.Used, now.Limit); ok {
@@ -120,28 +118,17 @@ func (c *Coordinator) caution() {
 	}
 	for _, text := range j.Notes(now.Used, now.Limit, c.engine.View().Plan) {
 		c.log.Warn(text)
-		c.result.Notes = append(c.result.Notes, text)
+		c.measured.result.Notes = append(c.measured.result.Notes, text)
 	}
 }
 
-// job is what the length of the job depends on.
+// job has what determines the length of the job.
 func (c *Coordinator) job() *length.Job {
 	return &length.Job{
-		Samples: c.cfg.Samples, Epochs: c.cfg.Epochs, Steps: c.cfg.Steps, By: c.endBy, Batch: c.cfg.Batch, Workers: c.cfg.Workers,
-		First: c.cfg.first(), Plan: c.cfg.Plan, Enrolled: c.members.Terms.Enrolled(), Programs: c.cfg.Adopt != nil,
+		Samples: c.cfg.Samples, Epochs: c.cfg.Epochs, Steps: c.cfg.Steps, By: c.run.endBy, Batch: c.cfg.Batch, MaxWorkers: c.cfg.MaxWorkers,
+		Workers: c.cfg.first(), Plan: c.cfg.Plan, Enrolled: c.members.Terms.Enrolled(), Programs: c.cfg.Adopt != nil,
 	}
 }
 
-// expected is the samples of the whole job, as far as they are known.
+// expected is the number of samples of the whole job, as far as it is known.
 func (c *Coordinator) expected() int64 { return c.job().Expected(c.engine.View().Limit) }
-
-// live lists the workers that are there.
-func (c *Coordinator) live() []star.Worker {
-	var ws []star.Worker
-	for i, p := range c.workers {
-		if p != nil && !p.gone {
-			ws = append(ws, star.Worker(i))
-		}
-	}
-	return ws
-}

@@ -13,17 +13,15 @@ import (
 	"star/transport/wire"
 )
 
-// What the engine has ready (engine.Ready) is done here, and nowhere else: lines of the run log,
-// firings to servers, releases and whatever else goes to workers. Each of them may have to wait: for
-// more workers (grow.go), for a shard that moves (move.go), for copies (replica.go), for the lease
-// (takeover.go). None is ever left out or done twice, and their order stays.
+// This file carries out what the engine has ready (engine.Ready): lines of the run log, firings to servers, releases and
+// other messages to workers. Each may have to wait: for more workers (grow.go), for a shard that moves (move.go), for
+// copies (replica.go), for the lease (takeover.go). None is left out or done twice, and their order stays.
 
-// carry does what the engine has ready.
+// carry carries out what the engine has ready.
 //
-// Whatever changes the engine ends here: afterwards a checkpoint or an evaluation that became due
-// begins, who is to leave is let go, buffers are averaged if all are there, and the job ends if
-// nothing is left to do. It may call itself, by way of members that are lost. An error ends the
-// job.
+// Every change of the engine ends here. Afterwards a checkpoint or an evaluation that became due begins, evicted
+// members are disconnected, buffers are averaged if all have arrived, and the job ends if no work is left. It may call
+// itself, through members that are lost. An error ends the job.
 func (c *Coordinator) carry(orders []engine.Ready) error {
 	orders, evict := evictions(orders)
 	if len(orders) > 0 {
@@ -31,41 +29,40 @@ func (c *Coordinator) carry(orders []engine.Ready) error {
 	}
 	c.issue(orders)
 	if len(orders) > 0 {
-		c.progress = time.Now()
+		c.run.progress = time.Now()
 		c.trySaved() // it may have waited for this version
 		c.milestones()
 	}
-	if c.sick != nil {
-		return c.sick
+	if c.run.sick != nil {
+		return c.run.sick
 	}
 	for _, e := range evict {
 		if err := c.evict(e); err != nil {
 			return err
 		}
 	}
-	c.perform(c.rounds.Average(facts{c})) // others may wait for buffers of a worker that waits now
+	c.perform(c.rounds.Average(facts{c})) // only the buffers of a worker that waits now may have been missing
 	return c.tryFinish()
 }
 
 // issue sends what the engine has ready.
 //
-// The order of things is fixed: lines of the run log; what too few workers, a moving shard or a
-// lost lease hold back; firings to the shards; then what follows to workers. With copies the last
-// two go through the chain, which waits for followers.
+// The order is fixed: lines of the run log; then orders are held while there are too few workers, a shard moves or the
+// lease is lost; then firings to the shards; then messages to workers. With copies the last two go through the chain,
+// which waits for followers.
 func (c *Coordinator) issue(orders []engine.Ready) {
 	c.record(orders)
 	orders = c.members.Shortage.Hold(orders)
-	if c.mover.Hold(time.Now(), orders) {
+	if c.placing.mover.Hold(time.Now(), orders) {
 		return
 	}
-	if len(orders) > 0 && !c.may() {
+	if len(orders) > 0 && !c.lease.may() {
 		return
 	}
-	// Where others may coordinate, this process may end at any time, and another one goes on: what
-	// led to these orders is on record, the orders are with the shards. Where members remember what
-	// is complete, it is on record before they do.
+	// In a job with several coordinators another process may take over at any time. So the causes of these orders
+	// are in the run log before the shards get the orders, and updates before members that remember them.
 	c.onRecord(orders)
-	if c.copies.On() {
+	if c.placing.copies.On() {
 		c.chain(orders)
 		return
 	}
@@ -77,43 +74,43 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 		released = released || len(orders[i].Releases) > 0
 	}
 	c.onRecord(orders)
-	if ring, ok := c.engine.(engine.RingEngine); ok && released && c.replaceable() {
-		c.metadata = ring.Metadata(c.term())
+	if ring, ok := c.engine.(engine.RingEngine); ok && released && c.lease.replaceable() {
+		c.lease.metadata = ring.Metadata(c.lease.term())
 	}
-	c.out.Together(func() {
+	c.peers.out.Together(func() {
 		for i := range orders {
 			c.follow(&orders[i])
 		}
 	})
 }
 
-// onRecord has the run log on disk, where others may coordinate. An error of the log is for tick.
+// onRecord flushes the run log, in a job with several coordinators. tick handles an error of the log.
 func (c *Coordinator) onRecord(orders []engine.Ready) {
-	if c.replaceable() && len(orders) > 0 {
-		c.cfg.RunLog.Flush()
+	if c.lease.replaceable() && len(orders) > 0 {
+		c.journal.log.Flush()
 	}
 }
 
-// follow sends what follows from a firing. In the order that engine.Ready prescribes for what is
-// said to one worker. Who is gone is passed over: the engine hears of that by Leave.
+// follow sends the messages that follow a firing, to each worker in the order that engine.Ready prescribes. A worker
+// that is gone is skipped: the engine learns of its loss through Leave.
 func (c *Coordinator) follow(o *engine.Ready) {
 	for _, d := range o.Detached {
-		c.detach(d)
+		c.peers.detach(d)
 	}
 	for _, r := range o.Rings {
 		c.announce(r)
 	}
 	for _, b := range o.Branches {
-		c.branch(b)
+		c.peers.branch(b)
 	}
 	for _, m := range o.Closes {
-		if p := c.workers[m.Worker]; p != nil && !p.gone {
-			c.send(p, func() error { return transport.Send(p.conn, m.Msg, nil) })
+		if p := c.peers.workers[m.Worker]; p != nil && !p.gone {
+			c.peers.send(p, func() error { return transport.Send(p.conn, m.Msg, nil) })
 		}
 	}
 	for _, m := range o.Cancels {
-		if p := c.workers[m.Worker]; p != nil {
-			c.send(p, func() error { return transport.Send(p.conn, m, nil) })
+		if p := c.peers.workers[m.Worker]; p != nil {
+			c.peers.send(p, func() error { return transport.Send(p.conn, m, nil) })
 		}
 	}
 	c.pace(o.Releases)
@@ -122,15 +119,14 @@ func (c *Coordinator) follow(o *engine.Ready) {
 	}
 }
 
-// fire tells every server that hosts shards of a firing, and begins what depends on their answers:
-// the sum of their norms, which is whole when each shard has said its part. A silent firing changes
-// what shards keep and makes no update, so nothing is counted. Servers that host none hear nothing.
-// The engine has numbered it, and every server gets every firing in that order.
+// fire sends a firing to every server that hosts shards, and begins what depends on their answers: the sum of their
+// norms, which is complete when each shard has sent its part. A silent firing changes what shards keep and makes no
+// update, so it is not counted. The engine has numbered it, and every server gets every firing in that order.
 func (c *Coordinator) fire(o *engine.Ready) {
 	f := &o.Fire
-	for _, s := range c.servers {
+	for _, s := range c.peers.servers {
 		if s.hello.Shards > 0 {
-			c.send(s, func() error { return transport.Send(s.conn, *f, o.Metadata) })
+			c.peers.send(s, func() error { return transport.Send(s.conn, *f, o.Metadata) })
 		}
 	}
 	if o.Silent {
@@ -139,26 +135,25 @@ func (c *Coordinator) fire(o *engine.Ready) {
 	c.received(len(f.Gradients))
 	if f.NormFirst || f.Report {
 		n := evaluate.Norm{After: f.Report, Version: f.Version, Noise: o.Noise, Samples: f.Samples}
-		c.norms.Expect(f.Seq, len(c.shards), n)
+		c.measured.norms.Expect(f.Seq, len(c.placing.shards), n)
 	}
 	if len(f.Gradients) > 0 {
-		if c.stats.Updates++; c.stats.Updates == worthAfter {
+		if c.measured.stats.Updates++; c.measured.stats.Updates == worthAfter {
 			c.worth()
 		}
 	}
 	switch {
 	case len(o.Pair.Gradients) > 0:
-		c.observe(f.Version, o.Pair)
-	case o.Noise.Sum2 > 0 && !c.cfg.Lossy: // all-reduce: its members have said it
-		c.observe(f.Version, o.Noise)
+		c.measured.observe(&c.journal, f.Version, o.Pair)
+	case o.Noise.Sum2 > 0 && !c.cfg.Lossy: // all-reduce: its members have measured it
+		c.measured.observe(&c.journal, f.Version, o.Noise)
 	}
 }
 
-// record writes down the updates that the scheduler has ordered, when it has: what comes behind
-// them in the run log happened behind them, whenever they are carried out. Orders that are kept for
-// later are written down once, when they were given.
+// record writes the updates that the engine has ordered to the run log, in the order of its decisions, whenever they
+// are carried out. Orders that are held are recorded once.
 func (c *Coordinator) record(orders []engine.Ready) {
-	c.putAside()
+	c.measured.putAside(&c.journal, c.engine.View().Aside)
 	for i := range orders {
 		if o := &orders[i]; o.Fire.Seq > 0 && !o.Silent && !o.Recorded {
 			o.Recorded = true
@@ -167,12 +162,12 @@ func (c *Coordinator) record(orders []engine.Ready) {
 	}
 }
 
-// recordFire writes the line of one update. It names all whose gradients are in it, also where the
-// Fire to the shards names only those who reported for them. Gradients that were left out as poison
-// have lines of their own, behind it.
+// recordFire writes the line of one update. It names all workers with gradients in it, even if the Fire to the
+// shards names only the workers that reported for them. Gradients that were excluded as poison have their own lines
+// after it.
 func (c *Coordinator) recordFire(o *engine.Ready) {
 	f := &o.Fire
-	at := c.elapsed()
+	at := c.journal.elapsed()
 	line := runlog.Fire{Seq: f.Seq, Version: f.Version, Samples: o.Used, Staleness: append([]int64{}, o.Stale...)}
 	gradients, dropped := f.Gradients, f.Dropped
 	if o.Members != nil || o.Dropped != nil { // with a tree the Fire may name fewer
@@ -185,23 +180,23 @@ func (c *Coordinator) recordFire(o *engine.Ready) {
 	line.Pieces = flat(o.Pieces)
 	line.Round, line.More = o.Round, o.More
 	e := runlog.Entry(line)
-	c.cfg.RunLog.Write(at, e)
+	c.journal.log.Write(at, e)
 	c.leftOut(o.Poison)
-	c.tell(at, e)
+	c.journal.tell(at, e)
 }
 
-// release sends a worker on, behind the orders that wait for copies.
+// release sends a Release after the orders that wait for copies.
 func (c *Coordinator) release(r wire.Release) {
-	if !c.copies.Keep(r) {
+	if !c.placing.copies.Keep(r) {
 		c.sendRelease(r)
 	}
 }
 
-// sendRelease sends a worker on. One that is gone is passed over. The push that led to it measures the link, if it
-// went over one. The bytes are those that the worker says it has sent, no more than the parameters:
-// what else it sends goes elsewhere.
+// sendRelease sends a Release; a worker that is gone is skipped. If the push that led to it went over the servers'
+// link, it is a measurement of that link. Its size is what the worker reports to have sent, at most the size of the
+// parameters: the rest goes elsewhere.
 func (c *Coordinator) sendRelease(r wire.Release) {
-	p := c.workers[r.Worker]
+	p := c.peers.workers[r.Worker]
 	if p == nil || p.gone {
 		return
 	}
@@ -209,14 +204,14 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	flight := &p.measured.Flight
 	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)
-	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.beside(p) {
-		c.links.Pushed(flight.From.Sub(c.begun), flight.To.Sub(c.begun), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.Workers)
+	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.peers.beside(p, c.placing.owner) {
+		c.flow.links.Pushed(flight.From.Sub(c.journal.begun), flight.To.Sub(c.journal.begun), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.MaxWorkers)
 	}
-	c.send(p, func() error { return transport.Send(p.conn, r, c.metadata) })
+	c.peers.send(p, func() error { return transport.Send(p.conn, r, c.lease.metadata) })
 }
 
-// evictions takes out of what is ready who is to leave. The rest keeps its order. Without any it is
-// the same slice, so the usual case allocates nothing.
+// evictions separates evictions from the other orders, which keep their order. Without evictions it returns orders
+// itself and allocates nothing.
 func evictions(orders []engine.Ready) ([]engine.Ready, []*engine.Eviction) {
 	if !slices.ContainsFunc(orders, func(o engine.Ready) bool { return o.Evict != nil }) {
 		return orders, nil
@@ -233,20 +228,20 @@ func evictions(orders []engine.Ready) ([]engine.Ready, []*engine.Eviction) {
 	return rest, evict
 }
 
-// evict takes leave of a member that is to leave: its word was not so, or the others cannot go on
-// with it. One that may come again is told exit code 75, and whoever started it does so; another
-// one 78. An error ends the job: it cannot go on without that member.
+// evict disconnects a member: its report was wrong, or the others cannot continue with it. A member that may come back
+// gets exit code 75, with which its launcher restarts it; others get 78. An error ends the job: it cannot continue
+// without that member.
 func (c *Coordinator) evict(e *engine.Eviction) error {
-	of := c.workers
+	of := c.peers.workers
 	if e.Server {
-		of = c.servers
+		of = c.peers.servers
 	}
 	p := of[e.Rank]
 	switch {
 	case p == nil || p.gone:
 		return nil
 	case e.Again:
-		c.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this worker: %v", e.Why))
+		c.peers.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this worker: %v", e.Why))
 		return c.lost(p, e.Why)
 	}
 	return c.drop(p, e.Why)

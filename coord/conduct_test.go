@@ -22,7 +22,7 @@ import (
 	"star/transport/wire"
 )
 
-// hostile is a job of three honest workers and a fourth one that says what it likes, or of honest workers and a spare server that does.
+// hostile is a job of three correct workers and a fourth one that sends anything, or of correct workers and a spare server that does.
 type hostile struct {
 	*world
 	mode   string
@@ -32,17 +32,17 @@ type hostile struct {
 	counts map[wire.Child]int // samples of batches, by worker and step
 }
 
-// hostileModes are what the job does meanwhile.
+// hostileModes are the modes of the job meanwhile.
 var hostileModes = []string{"ssgd", "asgd", "auto", "tree=0(1,2(3))", "tree=3(0(1),2)", "ring"}
 
-// RealPilot makes the pilot of --mode auto, whose package imports this one (realpilot_test.go).
+// RealPilot makes the pilot of --mode auto, in a package that imports this one (realpilot_test.go).
 var RealPilot func(workers int) Pilot
 
-// attacked plays such a job. f may attack before all honest workers are there (early), and while they train; then the job is told to stop, and must be as
-// it would have been.
+// attacked plays such a job. f may attack before all correct workers have joined (early), and while they train; then the
+// job must stop, and be as it would have been.
 func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Config)) {
 	t.Helper()
-	cfg := Config{Workers: 4, Servers: 2, Steps: 1 << 30, Least: 3, EvalEvery: 0.5, Grace: 20 * time.Second, Pilot: &script{}, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+	cfg := Config{MaxWorkers: 4, Servers: 2, Steps: 1 << 30, MinWorkers: 3, EvalEvery: 0.5, Grace: 20 * time.Second, Pilot: &script{}, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -50,10 +50,10 @@ func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Con
 	case "ring":
 		cfg.Ring, cfg.Pilot = &RingConfig{Rule: "sgd"}, nil
 	case "auto":
-		cfg.Pilot = RealPilot(cfg.Workers)
+		cfg.Pilot = RealPilot(cfg.MaxWorkers)
 	default:
 		var err error
-		if cfg.Plan, err = modes.Parse(mode, cfg.Workers); err != nil {
+		if cfg.Plan, err = modes.Parse(mode, cfg.MaxWorkers); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,7 +107,7 @@ func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Con
 	})
 }
 
-// goesOn wants updates within five minutes of the fake clock.
+// goesOn requires updates within five minutes of the fake clock.
 func (h *hostile) goesOn(after string) {
 	h.t.Helper()
 	synctest.Wait()
@@ -132,7 +132,7 @@ func (h *hostile) goesOn(after string) {
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// honest has honest workers join: of a tree, of a ring, or each for itself.
+// honest adds correct workers: in a tree, in a ring, or without either.
 func (h *hostile) honest(ranks ...int) {
 	for _, r := range ranks {
 		if h.mode == "ring" {
@@ -143,7 +143,7 @@ func (h *hostile) honest(ranks ...int) {
 	}
 }
 
-// treeWorker plays a worker that may be in a tree: its parent has what it hands over a moment later.
+// treeWorker plays a worker that may be in a tree: its parent has its gradient a moment later.
 func (h *hostile) treeWorker(rank int) {
 	w := h.world
 	w.wg.Go(func() {
@@ -220,7 +220,7 @@ func (h *hostile) treeWorker(rank int) {
 				}
 			}
 			takes, told := time.Second+time.Duration(rank)*time.Millisecond, time.Duration(0)
-			if h.mode == "auto" { // one is slow, so that the pilot has something to do
+			if h.mode == "auto" { // one is slow, so that the pilot acts
 				if rank == 2 {
 					takes *= 3
 				}
@@ -245,7 +245,7 @@ func (h *hostile) treeWorker(rank int) {
 				time.Sleep(50 * time.Millisecond) // for the children's
 				b := wire.Bundle{Worker: me, Step: step, Members: []wire.Share{{Worker: me, Step: step, Samples: r.Count}}}
 				h.mu.Lock()
-				for _, c := range branch.Children { // a fourth one hands over nothing
+				for _, c := range branch.Children { // a fourth one sends nothing
 					if n := h.counts[c]; !away[c] && n > 0 {
 						b.Members = append(b.Members, wire.Share{Worker: c.Worker, Step: c.Step, Samples: n})
 					}
@@ -262,7 +262,7 @@ func (h *hostile) treeWorker(rank int) {
 	})
 }
 
-// rogue is the fourth worker, or one of several that say what they like.
+// rogue is the fourth worker, or one of several that send anything.
 type rogue struct {
 	rank   star.Worker
 	m      *session.Member
@@ -272,10 +272,10 @@ type rogue struct {
 	branch wire.Branch
 }
 
-// Phases in which the fourth worker says what it likes.
+// Phases in which the fourth worker attacks.
 var phases = []string{"welcomed", "released", "arrived", "evaluating"}
 
-// comes has the fourth worker come as far as a phase.
+// comes brings the fourth worker to a phase.
 func (h *hostile) comes(phase string) *rogue {
 	h.t.Helper()
 	r, err := h.rogue(3, phase)
@@ -285,7 +285,7 @@ func (h *hostile) comes(phase string) *rogue {
 	return r
 }
 
-// rogue is a worker of a rank that has come as far as a phase.
+// rogue adds a worker with a rank, in a phase.
 func (h *hostile) rogue(rank int, phase string) (*rogue, error) {
 	hi, e, me := hello(rank), enrolment, star.Worker(rank)
 	hi.Addr, hi.Buffers = fmt.Sprintf("door%d", rank), 2
@@ -352,7 +352,7 @@ func (r *rogue) arrive() {
 	r.step++
 }
 
-// gradient makes one as an honest worker would.
+// gradient makes one as a correct worker would.
 func (h *hostile) gradient(r *rogue) {
 	time.Sleep(time.Second)
 	top := r.branch.Step == r.step && r.branch.Parent < 0
@@ -368,7 +368,7 @@ func (h *hostile) gradient(r *rogue) {
 	}
 }
 
-// dropped says whether the coordinator takes leave of a member within some seconds. In either case its connection ends.
+// dropped reports whether the coordinator drops a member within some seconds. In either case its connection ends.
 func dropped(m *session.Member) bool {
 	defer m.Close()
 	m.Conn.SetReadDeadline(time.Now().Add(3 * time.Second))
@@ -383,7 +383,7 @@ func dropped(m *session.Member) bool {
 	}
 }
 
-// honestly is a message of a kind as the fourth worker could say it.
+// honestly is a message of a kind as the fourth worker could send it.
 func (r *rogue) honestly(k wire.Kind) wire.Message {
 	return transporttest.Fill(transporttest.Of(k), map[string]any{
 		"Worker": r.rank, "Rank": int(r.rank), "Step": r.step, "Basis": r.rel.Version, "Version": r.rel.Version, "Samples": max(r.rel.Count, 1), "Count": 1,
@@ -424,8 +424,8 @@ func TestOneWordOfAMember(t *testing.T) {
 	}
 }
 
-// What is next to what is right costs the sender its connection, too: the same once more, one further than the job is, another one's name, and numbers that are none
-// where a payload holds them.
+// A message that is almost valid costs the sender its connection, too: a repetition, one step further than the job is,
+// another worker's name, and numbers that are not finite in a payload.
 func TestOneWordTooMany(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode, phase string
@@ -463,10 +463,10 @@ func TestOneWordTooMany(t *testing.T) {
 	}
 }
 
-// harmless are fields in which a worker may say anything, and why. Of all others the ends of what a number can hold, and what is none, cost it the
-// connection.
+// harmless are fields in which a worker may send any value, and why. In all others the extreme values of the type, and
+// values that are not finite, cost it the connection.
 var harmless = map[string]string{
-	"ping": "nobody reads it", "pong": "likewise",
+	"ping": "not read", "pong": "likewise",
 	"arrive.Record.Transit":   "it does not go over the wire",
 	"arrive.Record.Telemetry": "what is not finite counts as not measured",
 	"arrive.Record.Loss=NaN":  "the loss of a gradient that was skipped",
@@ -477,10 +477,10 @@ var harmless = map[string]string{
 	"tally.Sum2=NaN":          "the training has diverged",
 	"tally.Carried[0].Step":   "it counts where the rider has that batch",
 	"tally.Dropped[0].Step":   "likewise",
-	"usage.Seq":               "a count that is held against nothing", "usage.Step": "likewise", "usage.Free": "likewise, of bytes",
+	"usage.Seq":               "a count that is not checked", "usage.Step": "likewise", "usage.Free": "likewise, of bytes",
 }
 
-// costs wants an absurd message to have cost its sender the connection.
+// costs requires that an absurd message has cost its sender the connection.
 func (h *hostile) costs(m *session.Member, name string) {
 	h.t.Helper()
 	if dropped(m) || !transporttest.Extreme(name) {
@@ -494,7 +494,7 @@ func (h *hostile) costs(m *session.Member, name string) {
 	h.t.Errorf("%s costs its sender nothing", name)
 }
 
-// attack sends all absurd messages of a kind from one who comes anew for each, and wants the job to go on.
+// attack sends all absurd messages of a kind from a new worker for each, and requires that the job continues.
 func (h *hostile) attack(empty wire.Message, comes func() (m *session.Member, base wire.Message)) {
 	for name := range transporttest.Absurd(transporttest.Fill(empty, nil)) {
 		m, base := comes()
@@ -538,20 +538,20 @@ func TestHostileWorkers(t *testing.T) {
 	}
 }
 
-// copied plays a job of three honest workers on two servers, each of which has a copy of both shards.
+// copied plays a job of three correct workers on two servers, each with a copy of both shards.
 func copied(t *testing.T, f func(h *hostile, liar *fakeServer), change ...func(*Config)) {
 	t.Helper()
 	attacked(t, "ssgd", func(h *hostile) {
 		h.sums = func(*fakeServer, star.Worker, int64) float64 { return 2 } // Norm2 is 4
 		h.server(0, 1, false)
 		f(h, h.server(1, 1, false))
-	}, append(change, func(c *Config) { c.Replicas, c.Workers = 2, 3 })...)
+	}, append(change, func(c *Config) { c.Replicas, c.MaxWorkers = 2, 3 })...)
 }
 
-// A server that has copies of shards says what it likes: it loses its place, the job goes on from the other copies, and no worker has to go.
+// A server with copies of shards sends anything: it is dropped, the job continues with the other copies, and no worker is lost.
 func TestHostileHolders(t *testing.T) {
 	harmless := []string{
-		"stored.Sum2=NaN", "stored.Sum2=+Inf", "stored.Sum2=-", // of a gradient that has not arrived: what it says at last counts; or that it does not measure
+		"stored.Sum2=NaN", "stored.Sum2=+Inf", "stored.Sum2=-", // for a gradient that has not arrived: its last report counts; or it does not measure
 		"held.Seq", "held.Term", // no more than it was offered, and under its own term
 		"usage", "ping", "pong", "saved.ID", // of a checkpoint that there is not
 		"poison.Step",                                       // of a direction: its step is the worker's present one
@@ -581,8 +581,8 @@ func TestHostileHolders(t *testing.T) {
 					h.goesOn(name)
 					h.ask("checkpoint")
 					h.goesOn(name)
-					if h.c.result.CheckpointError != "" {
-						t.Errorf("after %s a checkpoint failed: %s", name, h.c.result.CheckpointError)
+					if h.c.measured.result.CheckpointError != "" {
+						t.Errorf("after %s a checkpoint failed: %s", name, h.c.measured.result.CheckpointError)
 					}
 					unknown = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
 				})
@@ -594,7 +594,7 @@ func TestHostileHolders(t *testing.T) {
 	}
 }
 
-// A server with copies that says of gradients what is not so, or breaks the wire: it loses its place, and is named.
+// A server with copies that sends false reports on gradients, or invalid frames, is dropped and named.
 func TestHolderThatLies(t *testing.T) {
 	for name, c := range map[string]struct {
 		sum   func(worker star.Worker, step int64) float64 // of each slice; nil: 2
@@ -650,7 +650,7 @@ func TestHolderThatLies(t *testing.T) {
 	}
 }
 
-// Whatever workers say when the job comes to its end, or when they were told that it is over, it ends as it would have: each message, with each field absurd, by a worker of its own.
+// Whatever workers send at the end of the job, or after they were told that it is over, it ends as it would have: each message, with each field absurd, from its own worker.
 func TestHostileWorkersAtTheEnd(t *testing.T) {
 	unexpected := map[string]bool{} // kinds that are refused whatever is in them, by architecture and phase
 	for _, mode := range hostileModes {
@@ -711,7 +711,7 @@ func TestHostileWorkersAtTheEnd(t *testing.T) {
 						}
 						unexpected[refused] = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
 					}, func(c *Config) {
-						c.Workers, c.Least, c.EvalEvery = 3+len(names), 0, 0
+						c.MaxWorkers, c.MinWorkers, c.EvalEvery = 3+len(names), 0, 0
 					})
 				})
 			}
@@ -719,7 +719,7 @@ func TestHostileWorkersAtTheEnd(t *testing.T) {
 	}
 }
 
-// A server that has no shard speaks for shards that others have: before the job begins, and while it trains.
+// A server without shards reports on shards of others: before the job begins, and while it trains.
 func TestHostileServers(t *testing.T) {
 	for _, early := range []bool{true, false} {
 		for _, empty := range transporttest.Messages {
@@ -759,15 +759,15 @@ func TestHostileServers(t *testing.T) {
 								defer m.Close()
 								m.Beat()
 							} else {
-								t.Fatalf("after %s nobody can take the place of server 1: %v", names[i], err)
+								t.Fatalf("after %s no server can take the place of server 1: %v", names[i], err)
 							}
 							h.honest(0, 1, 2)
 							time.Sleep(5 * time.Second)
 						}
 						h.ask("checkpoint")
 						h.goesOn(names[i])
-						if h.c.result.CheckpointError != "" {
-							t.Errorf("after %s a checkpoint failed: %s", names[i], h.c.result.CheckpointError)
+						if h.c.measured.result.CheckpointError != "" {
+							t.Errorf("after %s a checkpoint failed: %s", names[i], h.c.measured.result.CheckpointError)
 						}
 						over = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
 					})

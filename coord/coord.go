@@ -1,41 +1,36 @@
-// Package coord is the control plane of a job: it owns the one Barrier, hands out
-// the sample stream, turns arrivals into Fires for the shards and Releases for the
-// workers, and writes the run log.
+// Package coord is the control plane of a job. It owns the Barrier, hands out the sample stream, turns arrived
+// gradients into Fires for the shards and Releases for the workers, and writes the run log.
 //
-// There is one Coordinator for a job. Pure packages make its decisions: engine, and evaluate, moves, copies and traffic,
-// whose effects are carried out here (docs/decisions/0026-parts-of-the-coordinator.md). Everything that touches sockets
-// and clocks is in this package. One goroutine (Run) owns all of it; a reader goroutine for each connection turns frames
-// into events.
+// A job has one Coordinator. Packages without I/O make its decisions: engine, evaluate, moves, copies and traffic.
+// This package carries out what they decide and is the only one of them that touches sockets and clocks
+// (docs/decisions/0026-parts-of-the-coordinator.md). One goroutine (Run) owns the state; one reader goroutine for each
+// connection turns frames into events.
 //
-// From a message of a member to what follows from it:
+// The path of a member's message:
 //
 //	frame ──► reader: parsed ──► event ──► loop: checked ──► engine ──► Ready ──► run log, pilot
 //	                                                                      └────► outboxes ──► members
 //
-// What holds, whatever members say:
+// Invariants, whatever members send:
 //
-//   - A member that says what it cannot know, or what an honest program could not have measured, is
-//     disconnected (package said), and the job goes on.
+//   - A member that sends something it cannot know, or that a correct program could not have measured, is
+//     disconnected (package said), and the job continues.
 //   - The loop never waits for a member, a disk or another process: messages go through bounded queues
-//     (package outbox), checkpoints and pilots have goroutines of their own. The exceptions are the lease,
-//     where others may coordinate, and the run log, whose lines are written before what they say is
-//     done.
-//   - Every wait has a deadline and a name (missing), and is for something that is still to come: who
-//     goes is taken out of everything that waited for it.
-//   - Lines of the run log are in the order in which things were decided, also where they are carried
-//     out later.
+//     (package outbox); checkpoints and pilots have their own goroutines. There are two exceptions: the lease, in a
+//     job with several coordinators, and the run log: its lines are written before the action they report.
+//   - Every wait has a deadline and a name (missing). A member that leaves is removed from everything that waits
+//     for it.
+//   - Lines of the run log are in the order of the decisions, even if these are carried out later.
 //
-// Jobs with parameter servers and with all-reduce are run by the same code. What is different is the
-// engine, and one interface beside it (architecture.go).
+// The same code runs jobs with parameter servers and with all-reduce. They differ in the engine and in one
+// interface (architecture.go).
 //
-// Units: samples and positions of their stream; seconds in what is JSON, else durations; bytes. Ranks
-// begin at 0. Errors of exported functions are of type *Error where they end a job, and have the exit
-// code that fits (package exitcode). Package session is the other side: workers and servers join by it, and
-// both sides share its types.
+// Units: samples and positions in their stream; seconds in JSON, otherwise durations; bytes. Ranks begin at 0. Errors
+// of exported functions that end a job are of type *Error and have an exit code (package exitcode). Package session is
+// the client side, with which workers and servers join; both sides share its types.
 //
-// What will bite: a gradient has arrived only when every shard holds it
-// (docs/decisions/0002-arrived-means-stored.md). A shard that is gone therefore ends
-// the job; a worker that is gone does not.
+// A gradient has arrived only when every shard holds it (docs/decisions/0002-arrived-means-stored.md). The loss of a
+// shard therefore ends the job; the loss of a worker does not.
 package coord
 
 import (
@@ -44,14 +39,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"star"
 	"star/coord/advisor"
-	"star/coord/copies"
 	"star/coord/ending"
 	"star/coord/engine"
 	"star/coord/evaluate"
@@ -76,153 +68,106 @@ import (
 // Coordinator runs one job. Make it with New, give it connections with Accept, and
 // call Run once.
 //
-// Its parts are structs by subject, each with what it knows; methods of a subject stand in the file
-// of its name. What is below "Owned by Run" is touched by the goroutine of Run alone, so nothing
-// there has a lock: others hand it events (post), and read only what connections has.
+// Its fields are structs by subject; the file with a subject's name has the methods. The goroutine of Run alone uses
+// the fields below "Owned by Run", so they need no lock. Other goroutines use the fields above: they send events
+// through in, and read the configuration.
 //
 //	c, err := coord.New(cfg)
-//	go transport.Serve(ctx, listener, config, c.Accept) // and whatever else is served there
+//	go transport.Serve(ctx, listener, config, c.Accept)
 //	result, err := c.Run(ctx)
 //
-// Tests play whole jobs with it on fake time, over connections in memory (coord_test.go); the
-// simulator is held to what it does, to the nanosecond (virtual_test.go).
+// Tests run whole jobs on fake time, over connections in memory (coord_test.go). The simulator must give the same
+// times as the Coordinator, to the nanosecond (virtual_test.go).
 type Coordinator struct {
 	cfg  Config
 	arch architecture
 	log  *slog.Logger
-
-	connections
+	in   inbox
 
 	// Owned by Run from here on.
-	out outbox.Sender // of all messages to members
-
-	// The connections of members, by rank; package membership says who they are. A worker is in workers from its
-	// enrolment, or, in a job that has begun, from when it gets a part in it; until then it is in late.
-	servers, workers []*peer
-	late             []*peer
-	members          membership.Members
-	own              []net.IP // of this host; nil: not looked up yet
-
-	timing
-	placing
-	applying
-	piloting
-	milestone
-	parting
-	leadership
+	peers    peers
+	members  membership.Members
+	journal  journal
+	engine   engine.Engine // nil until the training begins; then never replaced
+	placing  placing
+	flow     flow
+	judging  judging
+	choice   choice
+	rounds   evaluate.Rounds
+	saves    evaluate.Saves
+	measured measured
+	takeover takeover.Takeover
+	lease    leadership
+	stopping ending.End
+	run      running
 }
 
-// connections are what other goroutines than that of Run use. events has room for a few words of
-// every member, so that readers do not wait for the loop in an ordinary iteration; done is closed
-// when the loop has ended, and then nobody posts any more.
-type connections struct {
-	events  chan event
-	done    chan struct{}
-	notices chan notice
-	conns   atomic.Int64
-
-	life   context.Context // of the connections: it ends a moment after Run
-	hangUp context.CancelFunc
+// flow has what concerns the way of gradients to the shards: measurements of the servers' links, the moves that they
+// suggest, the order of pushes, and the tree. Its parts are off by default: then nothing delays a push, and the tree is
+// the plan's.
+type flow struct {
+	links  moves.Links
+	shifts moves.Shifts
+	pacer  traffic.Pacer
+	auto   traffic.Tree // not enabled: the plan's tree stays
 }
 
-// timing is the job's life, and what is to be said of it. Times are of this process's clock, except
-// started; lines of the run log have the time since begun, which a coordinator that takes over sets
-// to that of the one before.
-type timing struct {
-	begun    time.Time
-	started  time.Time     // of this coordinator, by the wall clock
-	opened   bool          // the run log has its first line
-	unopened []runlog.Line // what happened to copies before that, while this process took over
-	ended    bool
-	progress time.Time
-	warned   time.Time
-	idle     *flightrecorder.Site // nothing happens
-	idles    bool
-	ticked   time.Time
-	pinged   time.Time // the servers were, last
-	stats    measure.Totals
-	result   runlog.Result
-	aside    int           // of the engine's list, named so far
-	line     runlog.Record // of arrived, which writes one at a time
-	memory   measure.Memory
+// judging is the validation of gradients before shards apply them (Zeno++). Without Config.Validation it is empty
+// and every gradient passes.
+type judging struct {
+	checks    evaluate.Validator
+	validator *peer // nil: not connected
 }
 
-// placing is where the shards are, and how gradients come to them. In an all-reduce there are no
-// shards, and only assigned is of use.
-type placing struct {
-	assigned bool
-	shards   []wire.ShardInfo
-	owner    []int           // by shard: the rank of the server that has it
-	hosts    map[[2]int]bool // by server and shard: it has it, had it, or is to get it
-	ready    []bool
-	copies   copies.Copies
-	mover    moves.Mover
-	links    moves.Links
-	shifts   moves.Shifts
-	pacer    traffic.Pacer
-
-	moveAsked chan<- reply // answered when the move of star ctl move ends
+// choice determines the mode. It has one source at a time: a mode set by hand (manual) or the pilot. The pilot itself
+// runs in its own goroutine (package advisor); its decisions arrive as events.
+type choice struct {
+	given      string           // the mode in the words of the user; empty: unset, or a pilot chooses
+	manual     bool             // set with star ctl mode: decisions of the pilot are ignored
+	permits    advisor.Permits  // for plans that need admission
+	verdicts   advisor.Verdicts // the pilot's, on workers that are slow now
+	deadlines  []time.Duration  // by rank; see Remark
+	thresholds advisor.Thresholds
 }
 
-// applying is what makes updates, and what is said of them. engine is made when the training begins
-// and never again.
-type applying struct {
-	engine     engine.Engine // nil: the training has not begun
-	metadata   []byte        // that goes with releases of a ring, where others may take over
-	checks     evaluate.Validator
-	validator  *peer        // nil: it is not there
-	auto       traffic.Tree // not enabled: the plan's tree stays as it is
+// measured has the figures for the status and the result. Nothing in it decides what the engine does.
+type measured struct {
+	stats      measure.Totals
+	result     runlog.Result
+	aside      int           // how many of the engine's list are in the run log
+	line       runlog.Record // reused by arrived for each line
+	memory     measure.Memory
 	norms      evaluate.Norms
 	noise      *pgns.Estimator
-	poisonings []map[poison.Cause]int64 // gradients that were left out, by worker
-	sick       error                    // poison that ends the job
-	endBy      string                   // what says how long the job is (Adopted)
 	hashes     evaluate.Hashes
+	poisonings []map[poison.Cause]int64 // excluded gradients, by worker
 }
 
-// piloting is what chooses the mode. The pilot itself runs in a goroutine of its own (package advisor);
-// what it wants comes as an event.
-type piloting struct {
-	given    string           // the mode as it was given; empty: it was not, or a pilot chooses
-	pilot    *advisor.Runner  // nil: no pilot
-	manual   bool             // star ctl mode: the pilot is not heeded
-	permits  advisor.Permits  // of plans that need one
-	verdicts advisor.Verdicts // of the pilot, on workers that are slow now
+// running is the state of the loop: the times of its last actions, and why and when the job ends. Once ended is set the
+// loop handles no further event.
+type running struct {
+	progress time.Time
+	warned   time.Time
+	idle     *flightrecorder.Site // open while no update is made
+	idles    bool
+	ticked   time.Time
+	pinged   time.Time // when the servers were last pinged
 
-	deadlines []time.Duration // by rank; see Remark
+	ended   bool
+	sick    error           // ends the job at the next orders
+	endBy   string          // the setting that bounds the job (Adopted)
+	yielded chan<- struct{} // closed when other members can continue the job
 }
 
-// milestone is evaluations and checkpoints.
-type milestone struct {
-	rounds evaluate.Rounds
-	saves  evaluate.Saves
-}
-
-// parting is the end of a job that was told to, or of this process in it.
-type parting struct {
-	stopping ending.End
-	yielded  chan<- struct{} // closed when others can go on with the job
-}
-
-// leadership is what there is where others may coordinate. In a job that nobody else can coordinate
-// the lease is always ours (alone), and nothing is noted.
-type leadership struct {
-	takeover   takeover.Takeover
-	handover   Handover // for a successor, with a LeaderLease
-	thresholds advisor.Thresholds
-	leaseLost  error // why the lease is lost
-}
-
-// New makes the coordinator of one job. What cannot be of a Config is an *Error with exitcode.Usage
-// that names the setting.
+// New makes the coordinator of one job. An invalid Config gives an *Error with exitcode.Usage that names the setting.
 //
-// Durations that are zero get their defaults, and nil logs and leases ones that do nothing. Of a
-// job that is taken over (Config.Handover) an error says that what was left does not fit: another
-// architecture, a plan that does not fit the workers, or copies that are not named. Nothing is
-// started: Accept may be called at once, and Run once.
+// Durations that are zero get their defaults; a nil log or lease is replaced by one that does nothing. For a job that
+// is taken over (Config.Handover), New returns an error if the handover does not fit: another architecture, a plan
+// that does not fit the workers, or copies that are not listed. New starts nothing: Accept may be called at once, and
+// Run once.
 func New(cfg Config) (*Coordinator, error) {
-	if cfg.Workers < 1 {
-		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.Workers)}
+	if cfg.MaxWorkers < 1 {
+		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.MaxWorkers)}
 	}
 	if cfg.Servers == 0 {
 		cfg.Servers = 1
@@ -247,9 +192,9 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, &Error{exitcode.Usage, err.Error()}
 	}
 	if cfg.Plan.Groups == nil {
-		cfg.Plan = modes.SSGD(cfg.Workers)
+		cfg.Plan = modes.SSGD(cfg.MaxWorkers)
 	}
-	if err := cfg.Plan.Validate(cfg.Workers); err != nil {
+	if err := cfg.Plan.Validate(cfg.MaxWorkers); err != nil {
 		return nil, &Error{exitcode.Usage, err.Error()}
 	}
 	if err := arch.fits(cfg.Plan); err != nil {
@@ -281,49 +226,48 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, err
 	}
 	life, hangUp := context.WithCancel(context.Background())
-	poisonings := make([]map[poison.Cause]int64, cfg.Workers)
+	poisonings := make([]map[poison.Cause]int64, cfg.MaxWorkers)
 	for w := range poisonings {
 		poisonings[w] = map[poison.Cause]int64{}
 	}
-	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log}
-	c.events = make(chan event, 4*(cfg.Workers+cfg.Servers))
-	c.done, c.notices = make(chan struct{}), make(chan notice, 1)
-	c.life, c.hangUp = life, hangUp
-	c.servers, c.workers = make([]*peer, cfg.Servers), make([]*peer, cfg.Workers)
+	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log, journal: journal{log: cfg.RunLog, text: cfg.Log}, lease: leadership{of: cfg.Lease}}
+	c.in.events = make(chan event, 4*(cfg.MaxWorkers+cfg.Servers))
+	c.in.done, c.in.notices = make(chan struct{}), make(chan notice, 1)
+	c.in.life, c.in.hangUp = life, hangUp
+	c.peers.log, c.peers.servers, c.peers.workers = cfg.Log, make([]*peer, cfg.Servers), make([]*peer, cfg.MaxWorkers)
 	c.members = membership.New(cfg.size(), transport.NewKey())
-	c.members.Shortage = membership.NewShortage(c.least(), cfg.JoinTimeout)
+	c.members.Shortage = membership.NewShortage(c.minWorkers(), cfg.JoinTimeout)
 	c.saves = evaluate.NewSaves(cfg.Save != nil)
-	c.norms, c.hosts, c.hashes = evaluate.NewNorms(cfg.Validation != nil), map[[2]int]bool{}, evaluate.Hashes{}
+	c.measured.norms, c.placing.hosts, c.measured.hashes = evaluate.NewNorms(cfg.Validation != nil), map[[2]int]bool{}, evaluate.Hashes{}
 	if cfg.Validation != nil {
-		c.checks = evaluate.NewValidator(cfg.Validation.Every)
+		c.judging.checks = evaluate.NewValidator(cfg.Validation.Every)
 	}
-	c.memory, c.poisonings, c.noise, c.given = measure.NewMemory(cfg.Workers), poisonings, noise, cfg.Words
-	c.links = moves.NewLinks(cfg.Shift)
+	c.measured.memory, c.measured.poisonings, c.measured.noise, c.choice.given = measure.NewMemory(cfg.MaxWorkers), poisonings, noise, cfg.Words
+	c.flow.links = moves.NewLinks(cfg.Shift)
 	return c, c.inherit()
 }
 
-// Accept serves one connection whose Hello asked for the coordinator, until it ends.
-// payload is the Hello's. It may be called from any goroutine.
+// Accept serves one connection with a Hello for the coordinator, until it ends. payload is the Hello's. Accept may
+// be called from any goroutine, which becomes the connection's reader, and closes conn when it returns.
 //
-// It closes conn when it returns. The goroutine that calls it becomes the connection's reader. A connection after Run has ended gets a Reject: the job is over (exit
-// code 69), or, where the lease is lost, to look for another coordinator. A tool's questions are
-// answered by serveTool, unless it names another job.
+// After Run has ended a connection gets a Reject: the job is over (exit code 69), or, if the lease is lost, a
+// reference to another coordinator. serveTool answers a tool's questions, unless the tool names another job.
 func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) {
 	defer conn.Close()
 	select {
-	case <-c.done:
+	case <-c.in.done:
 		c.turnAway(conn)
 		return
 	default:
 	}
-	defer context.AfterFunc(c.life, func() { conn.Close() })()
+	defer context.AfterFunc(c.in.life, func() { conn.Close() })()
 	if h.Role != wire.RoleTool {
 		if h.Role != wire.RoleServer || h.Rank >= c.cfg.Coordinators {
-			c.conns.Add(1)
-			defer c.conns.Add(-1)
+			c.in.conns.Add(1)
+			defer c.in.conns.Add(-1)
 		}
 		if err := transport.Unreachable(conn, c.cfg.Unreachable); err != nil {
-			c.log.Debug("a host that does not answer is noticed by its silence only", "peer", conn.Peer(), "err", err)
+			c.log.Debug("cannot detect an unreachable host; only silence is noticed", "peer", conn.Peer(), "err", err)
 		}
 	}
 	if h.Role == wire.RoleTool {
@@ -343,7 +287,7 @@ func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) 
 			"commit", cmp.Or(h.Commit, "not sent"), "own", c.cfg.Commit)
 	}
 	first := said.Message{Kind: wire.KindHello, Payload: payload, Seldom: &said.Seldom{Hello: h}}
-	if !c.post(event{peer: p, Message: first}) {
+	if !c.in.post(event{peer: p, Message: first}) {
 		c.turnAway(conn)
 		return
 	}
@@ -357,65 +301,52 @@ func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) 
 			}
 		}
 		if err != nil {
-			c.post(e)
+			c.in.post(e)
 			return
 		}
-		c.post(e) // after the end too: the other side hangs up, not we
+		c.in.post(e) // after the end too: the other side closes the connection
 	}
 }
 
-// turnAway answers who comes when Run has ended: the job is over, or this process's part in it.
+// turnAway rejects a connection after Run has ended: the job is over, or another process coordinates it.
 func (c *Coordinator) turnAway(conn transport.Conn) {
-	if c.leaseLost != nil {
+	if c.lease.lost != nil {
 		transport.Refer(conn, wire.Elsewhere{})
 		return
 	}
 	transport.Refuse(conn, wire.Reject{Exit: exitcode.Lost, Reason: "the job is over"})
 }
 
-// Beside has each line of the run log told that is written (see [runlog.Writer.Beside]), and says
-// where the log is. It is called before Run, if at all. each is called by the goroutine of Run, so
-// it must not wait. The path is empty where the log is kept nowhere.
+// Beside registers each, which receives every line that is written to the run log (see [runlog.Writer.Beside]), and
+// returns the path of the log, which is empty if the log is not stored. Call it before Run. The goroutine of Run calls
+// each, which must not block.
 func (c *Coordinator) Beside(each func(runlog.Line)) (path string) {
-	c.cfg.RunLog.Beside(each)
+	c.journal.log.Beside(each)
 	return c.cfg.Result.RunLog
 }
 
-// Connected counts the members whose connections are still open, without those that may coordinate.
+// Connected counts the members with open connections, except servers that may coordinate.
 // It may be called from any goroutine, also after Run.
-func (c *Coordinator) Connected() int { return int(c.conns.Load()) }
+func (c *Coordinator) Connected() int { return int(c.in.conns.Load()) }
 
-// post hands an event to Run. It reports false when the job is over. It waits while the loop is
-// behind, which is how a member that says more than is heard is slowed down.
-func (c *Coordinator) post(e event) bool {
-	select {
-	case c.events <- e:
-		return true
-	case <-c.done:
-		return false
-	}
-}
-
-// settle is how long members have to read why the job is over, and to hang up.
+// settle is how long members have to read why the job is over and to close their connections.
 const settle = 2 * time.Second
 
-// Run drives the job to its end. It returns the result, also of a job that failed.
+// Run runs the job to its end. It returns the result, also for a job that failed.
 //
-// Errors: *Error with the exit code that members are told (a member that was needed is lost: 69;
-// members disagree: 78; the training has diverged: 70; the last checkpoint could not be written:
-// 1); ErrLeaseLost, where another process coordinates now: members were told nothing and come to
-// that one; the cause of ctx; and that the run log could not be written, if nothing else is wrong.
-// Connections stay open for two seconds after it has returned, so that members can read why the job
-// is over.
+// Errors: *Error with the exit code that members get (a required member is lost: 69; members disagree: 78; the
+// training has diverged: 70; the last checkpoint could not be written: 1); ErrLeaseLost if another process coordinates
+// now, to which members reconnect; the cause of ctx; and, without any other error, a failure to write the run log.
+// Connections stay open for two seconds after Run has returned, so that members can read why the job is over.
 func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
-	c.begun = time.Now()
-	c.progress, c.started = c.begun, c.begun.UTC()
+	c.journal.begun = time.Now()
+	c.run.progress, c.journal.started = c.journal.begun, c.journal.begun.UTC()
 	if c.takeover.On() {
-		c.begun = c.when(c.takeover.Left().Begun)
+		c.journal.begun = c.lease.when(c.takeover.Left().Begun)
 	}
-	c.result = c.cfg.Result
-	c.idle = flightrecorder.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
-	defer c.idle.Close()
+	c.measured.result = c.cfg.Result
+	c.run.idle = flightrecorder.Open("coordinator", "the update after version", "", "the missing member arrives, or is silent for --dead-after")
+	defer c.run.idle.Close()
 	var err error
 	if c.takeover.Over() != nil {
 		err = c.conclude(ctx)
@@ -427,23 +358,24 @@ func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 		}
 	}
 	if errors.Is(err, ErrLeaseLost) {
-		c.leaseLost = err // before done is closed: see turnAway
+		c.lease.lost = err // before done is closed: see turnAway
 		c.stepDown(err)
 	}
-	close(c.done)
-	time.AfterFunc(settle, c.hangUp)
+	close(c.in.done)
+	time.AfterFunc(settle, c.in.hangUp)
 	c.open()
-	if e := c.cfg.RunLog.Close(); e != nil && err == nil {
+	if e := c.journal.log.Close(); e != nil && err == nil {
 		err = fmt.Errorf("coord: write the run log: %w", e)
 	}
-	return c.result, err
+	return c.measured.result, err
 }
 
-// loop is the one goroutine that owns the engine and all that is known of members. It ends when the
-// job has (nil), with the loss of the lease, with what made it impossible to go on, when nobody has
-// joined in time (*Error, exit code 69), or with the cause of ctx. Everything happens here: an
-// event, a tick, a look at deadlines, a notice of this process. None of it waits for a member, so
-// that one that does not answer holds up only what needs its answer.
+// loop is the one goroutine that owns the engine and the state of members: it handles events, ticks, deadlines and
+// notices of this process. None of these waits for a member, so a member that does not answer delays only what needs
+// its answer.
+//
+// loop returns nil when the job has ended. Errors: the loss of the lease, the reason why the job cannot continue, a
+// join timeout (*Error, exit code 69), or the cause of ctx.
 func (c *Coordinator) loop(ctx context.Context) error {
 	patience := c.cfg.JoinTimeout
 	join := time.NewTimer(patience)
@@ -452,17 +384,17 @@ func (c *Coordinator) loop(ctx context.Context) error {
 	defer tick.Stop()
 	look := time.NewTimer(time.Second)
 	defer look.Stop()
-	for !c.ended {
-		if c.leaseLost != nil {
-			return c.leaseLost
+	for !c.run.ended {
+		if c.lease.lost != nil {
+			return c.lease.lost
 		}
-		if c.sick != nil && c.engine == nil {
-			return c.sick
+		if c.run.sick != nil && c.engine == nil {
+			return c.run.sick
 		}
 		select {
-		case <-c.over():
+		case <-c.lease.over():
 			return ErrLeaseLost
-		case e := <-c.events:
+		case e := <-c.in.events:
 			if err := c.handleSome(e); err != nil {
 				return c.ending(ctx, err)
 			}
@@ -470,7 +402,7 @@ func (c *Coordinator) loop(ctx context.Context) error {
 			if err := c.tick(now); err != nil {
 				return c.ending(ctx, err)
 			}
-		case n := <-c.notices:
+		case n := <-c.in.notices:
 			if err := c.noticed(n); err != nil {
 				return c.ending(ctx, err)
 			}
@@ -493,28 +425,27 @@ func (c *Coordinator) loop(ctx context.Context) error {
 	return c.stopping.With()
 }
 
-// handleSome does what an event asks for, and those behind it that are there already: to look at one
-// channel takes a tenth of the time of looking at all. An error ends the job.
+// handleSome handles e and further events that are already in the queue: receiving from one channel costs a tenth of
+// the select over all. An error ends the job.
 func (c *Coordinator) handleSome(e event) error {
-	const most = 64 // events before time and notices are looked at
+	const most = 64 // events before the loop looks at timers and notices again
 	for range most - 1 {
 		if err := c.handle(e); err != nil {
 			return err
 		}
-		if c.ended || c.leaseLost != nil || c.sick != nil || len(c.events) == 0 {
+		if c.run.ended || c.lease.lost != nil || c.run.sick != nil || len(c.in.events) == 0 {
 			return nil
 		}
-		e = <-c.events // this goroutine alone receives from it
+		e = <-c.in.events // cannot block: no other goroutine receives from it
 	}
 	return c.handle(e)
 }
 
-// ending is why a job ends: if this process was told to end, that is the reason, and what was lost
-// just now, such as the server in it, was lost with it. Otherwise the message would name what the
-// end has caused in place of the end.
+// ending returns why a job ends. If this process was told to end, that is the reason, and err is a consequence of it
+// (such as the loss of the server in this process).
 func (c *Coordinator) ending(ctx context.Context, err error) error {
 	select {
-	case n := <-c.notices:
+	case n := <-c.in.notices:
 		if n.yield == nil && n.cause != nil {
 			return n.cause
 		}
@@ -529,52 +460,44 @@ func (c *Coordinator) ending(ctx context.Context, err error) error {
 	return err
 }
 
-// open writes the first lines of the run log: once the training begins, because only then is it
-// known what is trained, and by whom; else at the end. Workers that have joined by then have their
-// lines behind it; what happened to copies while this process took over comes next, with the times
-// of then.
+// open writes the first lines of the run log: when the training begins, because only then the model and the workers
+// are known; otherwise when the job ends. The lines of workers that have already joined follow; then those about
+// copies from before, with their original times.
 func (c *Coordinator) open() {
-	if c.opened {
+	if c.journal.opened {
 		return
 	}
-	c.opened = true
+	c.journal.opened = true
 	settings := c.cfg.Settings
 	if c.members.Terms.Known() && c.cfg.Trains != nil {
 		var t session.Told
 		t, settings = c.cfg.Trains(*c.members.Terms.Hello(), *c.members.Terms.Enrolled())
-		c.result.Model, c.result.Dataset, c.result.Seed = t.Model, t.Dataset, t.Seed
+		c.measured.result.Model, c.measured.result.Dataset, c.measured.result.Seed = t.Model, t.Dataset, t.Seed
 	}
-	c.cfg.RunLog.Write(0, runlog.Start{
-		Format: runlog.MaxFormat, Program: c.cfg.Program, Commit: c.cfg.Commit, Time: c.started, Job: c.cfg.Job,
+	c.journal.log.Write(0, runlog.Start{
+		Format: runlog.MaxFormat, Program: c.cfg.Program, Commit: c.cfg.Commit, Time: c.journal.started, Job: c.cfg.Job,
 		Notes: c.cfg.Notes, Config: settings,
 	})
-	for rank, p := range c.workers {
-		if c.members.Joined(rank) { // else it takes no part yet
-			c.cfg.RunLog.Write(c.members.Came(rank), runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
+	for rank, p := range c.peers.workers {
+		if c.members.Joined(rank) { // others take no part yet
+			c.journal.log.Write(c.members.Came(rank), runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
 		}
 	}
-	for _, l := range c.unopened {
-		c.cfg.RunLog.Write(l.T, l.Entry)
+	for _, l := range c.journal.unopened {
+		c.journal.log.Write(l.T, l.Entry)
 	}
-	c.unopened = nil
+	c.journal.unopened = nil
 }
 
-// elapsed is the time of lines of the run log: since the job began, by the monotonic clock. In a
-// job that was taken over, since its first coordinator began.
-func (c *Coordinator) elapsed() time.Duration { return time.Since(c.begun) }
-
-// sharded is the architecture's: whether parameters are with shards.
-func (c *Coordinator) sharded() bool { return c.arch.sharded() }
-
-// finish says good-bye to everybody, but to those that may coordinate. Workers are released with
-// Stop, servers get a Leave; with an exit code other than 0 all get a Reject, which has them end
-// with it. This process says the reason in full.
+// finish tells all members that the job is over, except those that may coordinate. Workers are released with Stop,
+// servers get a Leave. With an exit code other than 0 all get a Reject, with which they end; its reason may be
+// shortened.
 func (c *Coordinator) finish(exit int, reason string) {
-	for _, p := range slices.Concat(c.workers, c.servers, c.late, []*peer{c.validator}) {
+	for _, p := range slices.Concat(c.peers.workers, c.peers.servers, c.peers.late, []*peer{c.judging.validator}) {
 		if p == nil || p.gone || p.role == wire.RoleServer && p.rank < c.cfg.Coordinators {
 			continue
 		}
-		c.send(p, func() error {
+		c.peers.send(p, func() error {
 			switch {
 			case exit != 0:
 				return transport.Send(p.conn, wire.Reject{Exit: exit, Reason: transport.Brief(reason)}, nil)

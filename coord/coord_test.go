@@ -31,8 +31,8 @@ import (
 	"star/transport/wire"
 )
 
-// world is a coordinator on fake time, with servers and workers that are played by
-// the test: they speak the protocol through a Pipe and compute nothing.
+// world is a coordinator on fake time, with servers and workers that the test plays: they speak the protocol through a Pipe
+// and compute nothing.
 type world struct {
 	t    *testing.T
 	net  *transport.Pipe
@@ -48,7 +48,7 @@ type world struct {
 	newest int64                   // version that a ring has when it is formed, at least
 
 	sum2    float64                                                     // that shards report
-	sums    func(s *fakeServer, worker star.Worker, step int64) float64 // what shards say of the squares of a slice; nil: they do not measure
+	sums    func(s *fakeServer, worker star.Worker, step int64) float64 // the sum of squares that shards report for a slice; nil: they do not measure
 	servers []*fakeServer
 	wg      sync.WaitGroup
 }
@@ -70,8 +70,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// play runs a test in a bubble. What f does not end, the end of play ends; what is
-// still blocked then fails the test.
+// play runs a test in a bubble. The end of play ends what f leaves running; what is still blocked then fails the test.
 func play(t *testing.T, cfg Config, f func(*world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, net: new(transport.Pipe), logs: new(syncBuffer), run: new(syncBuffer), over: make(chan struct{})}
@@ -116,7 +115,7 @@ func (w *world) finished(within time.Duration) {
 	w.t.Helper()
 	select {
 	case <-w.over:
-		synctest.Wait() // let everybody read what was sent last
+		synctest.Wait() // let all goroutines read what was sent last
 	case <-time.After(within):
 		w.t.Fatalf("the job is not over after %v; it waits for %q\n%s", within, w.waiting(), w.logs)
 	}
@@ -136,7 +135,7 @@ func (w *world) failed(exit int, words ...string) {
 	}
 }
 
-// ask is star ctl.
+// ask sends a command as star ctl does.
 func (w *world) ask(args ...string) (json.RawMessage, string) {
 	w.t.Helper()
 	conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord",
@@ -205,19 +204,19 @@ type fakeServer struct {
 	mu    sync.Mutex
 	fires []wire.Fire
 	saves []wire.Save
-	mute  bool // answers nothing any more
-	full  bool // writes no part of a checkpoint
+	mute  bool // does not answer any more
+	full  bool // fails to write its parts of checkpoints
 	last  error
 	gone  chan struct{}
 	sum2  float64 // of each shard's part of a sum
 
-	hands  []wire.HandStage // of a shard that it has
+	hands  []wire.HandStage // of a shard that it holds
 	adopts []wire.AdoptStage
-	moving func(id int64, stage wire.AdoptStage) // of one that comes; nil: nothing is said
+	moving func(id int64, stage wire.AdoptStage) // of a shard that arrives; nil: not reported
 
 	copies map[int]*replica.Copy // by shard, where they have some
 
-	ref     bool // its shards speak of a validation gradient, too
+	ref     bool // its shards report on a validation gradient, too
 	applies []wire.Apply
 }
 
@@ -227,8 +226,7 @@ func (s *fakeServer) seen() []wire.Fire {
 	return append([]wire.Fire(nil), s.fires...)
 }
 
-// server joins with k shards and plays a server; quiet: its shards do not say that
-// they are ready.
+// server joins with k shards and plays a server; quiet: its shards do not report that they are ready.
 func (w *world) server(rank, k int, quiet bool) *fakeServer {
 	s := &fakeServer{gone: make(chan struct{})}
 	if w.c.cfg.Replicas > 1 {
@@ -390,7 +388,7 @@ func (s *fakeServer) serve() error {
 	}
 }
 
-// sayNorms says what the sums of a firing are like: 3 and 4, so that the norm of the whole is 5.
+// sayNorms reports the sums of a firing: 3 and 4, so that the total norm is 5.
 func (s *fakeServer) sayNorms(seq int64) {
 	for _, i := range s.has() {
 		var sq exactsum.Squares
@@ -403,7 +401,7 @@ func (s *fakeServer) sayNorms(seq int64) {
 	}
 }
 
-// has is the shards that it has, and those of which it has a copy.
+// has returns the shards that it holds, and those with a copy here.
 func (s *fakeServer) has() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -415,7 +413,7 @@ func (s *fakeServer) has() []int {
 	return slices.Compact(all)
 }
 
-// hold has its copies take a firing, and say so as a server does.
+// hold has its copies take a firing, and reports it as a server does.
 func (s *fakeServer) hold(seq int64, to replica.To) error {
 	s.mu.Lock()
 	copies := s.copies
@@ -434,7 +432,7 @@ func (s *fakeServer) hold(seq int64, to replica.To) error {
 	return nil
 }
 
-// stored says that every shard holds a gradient.
+// stored reports that every shard holds a gradient.
 func (w *world) stored(worker star.Worker, step int64) {
 	for _, s := range w.servers {
 		s.mu.Lock()
@@ -452,7 +450,7 @@ func (w *world) stored(worker star.Worker, step int64) {
 	}
 }
 
-// fakeWorker trains nothing.
+// fakeWorker joins and does not compute.
 type fakeWorker struct {
 	process string
 	w       *world
@@ -463,19 +461,19 @@ type fakeWorker struct {
 	pace    time.Duration
 
 	norm2   float64 // of its gradients
-	change  float64 // of each from the one before; 0: it does not say
-	parts   bool    // it computes batches part by part, where the plan has a queue
+	change  float64 // of each gradient from the previous one; 0: not reported
+	parts   bool    // it computes batches in parts if the plan has a queue
 	buffers []float32
 	told    *session.Told
 	err     error
 	gone    chan struct{}
 	retired bool
 
-	// dies, if not nil, is asked at each phase: released, evaluating, averaged, pushed,
+	// dies, if not nil, is called at each phase: released, evaluating, averaged, pushed,
 	// arrived. A worker that dies closes its connection.
 	dies func(phase string, r wire.Release) bool
 
-	retires func(step int64) (exit int, reason string) // what it says, and computes nothing more; empty: it goes on
+	retires func(step int64) (exit int, reason string) // its Leave, after which it computes nothing; empty: it continues
 }
 
 func hello(rank int) wire.Hello {
@@ -486,7 +484,7 @@ func hello(rank int) wire.Hello {
 func (w *world) join(h wire.Hello, e session.Enrolment) (*session.Member, error) {
 	m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: h, Enrol: &e, DeadAfter: time.Minute})
 	if err == nil && m.Welcome.Batch != w.c.cfg.Batch {
-		w.t.Errorf("a worker is told of a batch of %d samples, the job's is %d", m.Welcome.Batch, w.c.cfg.Batch)
+		w.t.Errorf("a worker was told a batch of %d samples, the job's is %d", m.Welcome.Batch, w.c.cfg.Batch)
 	}
 	return m, err
 }
@@ -530,7 +528,7 @@ func (f *fakeWorker) ask(phase string, r wire.Release) bool {
 	return f.dies != nil && f.dies(phase, r)
 }
 
-// next is the next release. Who holds copies does not matter to who has no parameters.
+// next returns the next release. It skips views, which do not matter to a worker without parameters.
 func (f *fakeWorker) next() (wire.Release, error) {
 	for f.w.c.cfg.Replicas > 1 {
 		if o, err := f.m.Order(); err != nil || o.Kind == wire.KindRelease {
@@ -599,8 +597,7 @@ func (f *fakeWorker) train() error {
 	}
 }
 
-// accounted checks that every sample of the stream was applied once or dropped by the
-// plan, and that the run log tells the same.
+// accounted checks that every sample of the stream was applied once or dropped by the plan, and that the run log agrees.
 func (w *world) accounted(limit int64) {
 	w.t.Helper()
 	if w.result.Samples+w.result.Wasted != limit {
@@ -622,7 +619,7 @@ func TestRoundsOfEveryMode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			play(t, Config{Workers: 3, Servers: 2, Plan: plan, Steps: 5}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Servers: 2, Plan: plan, Steps: 5}, func(w *world) {
 				w.server(1, 1, false)
 				w.server(0, 2, false)
 				for i := range 3 {
@@ -664,14 +661,13 @@ func TestRoundsOfEveryMode(t *testing.T) {
 	}
 }
 
-// Whatever a worker is doing when it dies, the others end the job, and no sample is
-// lost.
+// Whatever a worker does when it dies, the others end the job, and no sample is lost.
 func TestDeathAtEachPhase(t *testing.T) {
 	for _, mode := range []string{"ssgd", "asgd", "kbatch-async=5"} {
 		for _, phase := range []string{"released", "computed", "pushed", "arrived", "evaluating", "averaged"} {
 			t.Run(mode+"/"+phase, func(t *testing.T) {
 				plan, _ := modes.Parse(mode, 3)
-				play(t, Config{Workers: 3, Plan: plan, Steps: 10, EvalEvery: 1}, func(w *world) {
+				play(t, Config{MaxWorkers: 3, Plan: plan, Steps: 10, EvalEvery: 1}, func(w *world) {
 					w.server(0, 2, false)
 					var ws []*fakeWorker
 					for i := range 3 {
@@ -692,11 +688,11 @@ func TestDeathAtEachPhase(t *testing.T) {
 					}
 					w.accounted(120)
 					if strings.Contains(w.logs.String(), "msg=waiting") {
-						t.Errorf("a job that goes on was taken for one that stands still:\n%s", w.logs)
+						t.Errorf("a job that goes on was taken for a stalled one:\n%s", w.logs)
 					}
 					leaves := w.lines("leave")
 					if len(leaves) != 1 || leaves[0]["worker"] != 1. || leaves[0]["count"] != 4. {
-						t.Errorf("the run log says of those who left: %v", leaves)
+						t.Errorf("the run log has of those that left: %v", leaves)
 					}
 					for _, i := range []int{0, 2} {
 						if <-ws[i].gone; ws[i].err != nil {
@@ -709,8 +705,8 @@ func TestDeathAtEachPhase(t *testing.T) {
 	}
 }
 
-func TestNobodyIsLeft(t *testing.T) {
-	play(t, Config{Workers: 1, Steps: 9}, func(w *world) {
+func TestNoWorkerIsLeft(t *testing.T) {
+	play(t, Config{MaxWorkers: 1, Steps: 9}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0, func(f *fakeWorker) {
 			f.dies = func(p string, _ wire.Release) bool { return p == "pushed" && f.step == 4 }
@@ -720,10 +716,10 @@ func TestNobodyIsLeft(t *testing.T) {
 	})
 }
 
-// The training is done when only the evaluation is missing: the result is saved.
+// If only the evaluation is missing, the training is done: the result is saved.
 func TestLastWorkerDiesInTheLastEvaluation(t *testing.T) {
 	saved := 0
-	cfg := Config{Workers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { saved++; return "here", nil }}
+	cfg := Config{MaxWorkers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { saved++; return "here", nil }}
 	play(t, cfg, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0, func(f *fakeWorker) {
@@ -737,7 +733,7 @@ func TestLastWorkerDiesInTheLastEvaluation(t *testing.T) {
 	})
 }
 
-func TestJoinTimeoutNamesWhoIsMissing(t *testing.T) {
+func TestJoinTimeoutNamesTheMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		start func(*world)
 		words []string
@@ -765,7 +761,7 @@ func TestJoinTimeoutNamesWhoIsMissing(t *testing.T) {
 		}, []string{"the connection to every shard of workers [2]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			play(t, Config{Workers: 3, Servers: 2, JoinTimeout: 30 * time.Second}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Servers: 2, JoinTimeout: 30 * time.Second}, func(w *world) {
 				begun := time.Now()
 				c.start(w)
 				w.finished(time.Minute)
@@ -786,7 +782,7 @@ func TestJoinTimeoutNamesWhoIsMissing(t *testing.T) {
 
 func TestSilentMembers(t *testing.T) {
 	t.Run("worker", func(t *testing.T) {
-		play(t, Config{Workers: 2, Steps: 5, DeadAfter: 20 * time.Second}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Steps: 5, DeadAfter: 20 * time.Second}, func(w *world) {
 			w.server(0, 1, false)
 			w.worker(0)
 			silent, err := w.join(hello(1), enrolment)
@@ -800,18 +796,18 @@ func TestSilentMembers(t *testing.T) {
 				t.Fatal(w.err)
 			}
 			w.accounted(40)
-			// It hears why when it wakes up.
+			// It gets the reason when it wakes up.
 			for err == nil {
 				_, err = silent.Next()
 			}
 			var r *transport.RejectError
-			if !errors.As(err, &r) || r.Exit != exitcode.Restart || !strings.Contains(r.Reason, "not heard of for 20s") {
+			if !errors.As(err, &r) || r.Exit != exitcode.Restart || !strings.Contains(r.Reason, "silent for more than 20s") {
 				t.Errorf("it was told %v", err)
 			}
 		})
 	})
 	t.Run("slow worker is not dead", func(t *testing.T) {
-		play(t, Config{Workers: 2, Steps: 2, DeadAfter: 20 * time.Second}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Steps: 2, DeadAfter: 20 * time.Second}, func(w *world) {
 			w.server(0, 1, false)
 			waits := w.worker(0)
 			w.worker(1, func(f *fakeWorker) { f.pace = 10 * time.Minute })
@@ -820,12 +816,12 @@ func TestSilentMembers(t *testing.T) {
 				t.Errorf("%d gradients in %d updates, %v, %v", w.result.Steps, w.result.Updates, w.err, waits.err)
 			}
 			if !strings.Contains(w.logs.String(), "worker 1 step 0") {
-				t.Errorf("nothing names worker 1, for whom everybody waited:\n%s", w.logs)
+				t.Errorf("nothing names worker 1, which the others waited for:\n%s", w.logs)
 			}
 		})
 	})
 	t.Run("server", func(t *testing.T) {
-		play(t, Config{Workers: 1, Servers: 2, Steps: 1000, DeadAfter: 20 * time.Second}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Servers: 2, Steps: 1000, DeadAfter: 20 * time.Second}, func(w *world) {
 			w.server(0, 1, false)
 			s := w.server(1, 1, false)
 			w.worker(0)
@@ -834,11 +830,11 @@ func TestSilentMembers(t *testing.T) {
 			s.mute = true
 			s.mu.Unlock()
 			w.finished(time.Minute)
-			w.failed(exitcode.Lost, "server 1", "not heard of for 20s")
+			w.failed(exitcode.Lost, "server 1", "silent for more than 20s")
 		})
 	})
 	t.Run("server of an idle job", func(t *testing.T) {
-		play(t, Config{Workers: 1, Steps: 1, DeadAfter: 20 * time.Second}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Steps: 1, DeadAfter: 20 * time.Second}, func(w *world) {
 			w.server(0, 1, false)
 			w.worker(0, func(f *fakeWorker) { f.pace = 20 * time.Minute })
 			w.finished(time.Hour)
@@ -848,14 +844,14 @@ func TestSilentMembers(t *testing.T) {
 		})
 	})
 	t.Run("coordinator", func(t *testing.T) {
-		play(t, Config{Workers: 2}, func(w *world) {
+		play(t, Config{MaxWorkers: 2}, func(w *world) {
 			s := w.server(0, 1, true)
 			m, err := w.join(hello(0), enrolment)
 			if err != nil {
 				t.Fatal(err)
 			}
 			m.Beat()
-			w.stop() // nobody reads what members say any more, and nobody is answered
+			w.stop() // messages of members are not read any more, and not answered
 			w.end(errors.New("gone"))
 			if _, err := m.Next(); err == nil {
 				t.Error("the worker does not notice")
@@ -892,7 +888,7 @@ func TestSilentMembers(t *testing.T) {
 				begun := time.Now()
 				err = wait(m)
 				var lost *session.LostError
-				if took := time.Since(begun); !errors.As(err, &lost) || !strings.Contains(err.Error(), "not heard of for 30s") || took < 30*time.Second || took > 40*time.Second {
+				if took := time.Since(begun); !errors.As(err, &lost) || !strings.Contains(err.Error(), "silent for more than 30s") || took < 30*time.Second || took > 40*time.Second {
 					t.Errorf("%s: %v after %v", name, err, took)
 				}
 				m.Close()
@@ -902,9 +898,9 @@ func TestSilentMembers(t *testing.T) {
 	})
 }
 
-// A gradient that no shard has seen does not hold up the job for ever.
+// A gradient that no shard has received does not block the job forever.
 func TestArriveWithoutPush(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 4}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 4}, func(w *world) {
 		w.server(0, 2, false)
 		w.worker(0)
 		liar, err := w.join(hello(1), enrolment)
@@ -932,7 +928,7 @@ func TestArriveWithoutPush(t *testing.T) {
 	})
 }
 
-// What a worker must not send costs it its membership, and nothing else.
+// A worker that sends an invalid message loses its membership, and nothing else changes.
 func TestBrokenRules(t *testing.T) {
 	nan := func(m wire.EvalResult) wire.EvalResult { m.Eval = 1; return m }
 	for name, c := range map[string]struct {
@@ -941,7 +937,7 @@ func TestBrokenRules(t *testing.T) {
 	}{
 		"arrive of another": {func(m *session.Member) error {
 			return session.Say(m, wire.Arrive{Record: star.Record{Worker: 0, Samples: 4}}, nil)
-		}, "arrive of worker 0"},
+		}, "arrive for worker 0"},
 		"wrong step": {func(m *session.Member) error {
 			return session.Say(m, wire.Arrive{Record: star.Record{Worker: 1, Step: 3, Samples: 4}}, nil)
 		}, "step 3, expected step 0"},
@@ -957,10 +953,10 @@ func TestBrokenRules(t *testing.T) {
 		"result, no buffers": {func(m *session.Member) error { return session.Say(m, nan(wire.EvalResult{Worker: 1}), nil) }, "before the buffers"},
 		"more than all": {func(m *session.Member) error {
 			return session.Say(m, nan(wire.EvalResult{Worker: 1, Correct: 3, Count: 2}), nil)
-		}, "3 predictions of 2"},
+		}, "3 of 2 predictions"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			play(t, Config{Workers: 2, Steps: 20, EvalEvery: 0.2}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 20, EvalEvery: 0.2}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0, func(f *fakeWorker) { f.buffers = []float32{1, 2} })
 				h := hello(1)
@@ -1009,9 +1005,9 @@ func TestBrokenRules(t *testing.T) {
 	}
 }
 
-// The only worker of a job breaks a rule during an evaluation: the job ends.
+// The only worker of a job violates the protocol during an evaluation: the job ends.
 func TestBrokenRuleOfTheLastWorker(t *testing.T) {
-	play(t, Config{Workers: 1, Steps: 50, EvalEvery: 0.1}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 50, EvalEvery: 0.1}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0, func(f *fakeWorker) {
 			f.buffers = []float32{1, 2}
@@ -1028,7 +1024,7 @@ func TestBrokenRuleOfTheLastWorker(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	play(t, Config{Workers: 2, Servers: 2, MaxParams: 1000, JoinTimeout: time.Hour}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, MaxParams: 1000, JoinTimeout: time.Hour}, func(w *world) {
 		w.server(0, 1000, true)
 		refused := func(name string, exit int, word string, h wire.Hello, e session.Enrolment) {
 			t.Helper()
@@ -1066,10 +1062,9 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// A worker that dies before the start leaves its rank and its duties to the next, and
-// the job does not start without it.
+// A worker that dies before the start leaves its rank and its duties to the next one, and the job does not start without it.
 func TestAnotherSeeder(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 2}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 2}, func(w *world) {
 		s := w.server(0, 1, true)
 		first, err := w.join(hello(1), enrolment)
 		if err != nil || !first.Welcome.Seed || first.Welcome.Rank != 1 {
@@ -1082,7 +1077,7 @@ func TestAnotherSeeder(t *testing.T) {
 		other := w.worker(0)
 		synctest.Wait()
 		if !other.m.Welcome.Seed {
-			t.Error("the first worker is gone, and nobody else was told to send the parameters")
+			t.Error("the first worker is gone, and no other was told to send the parameters")
 		}
 		second, err := w.join(hello(1), enrolment)
 		if err != nil || second.Welcome.Seed {
@@ -1103,7 +1098,7 @@ func TestAnotherSeeder(t *testing.T) {
 }
 
 func TestJoinedBeforeWelcome(t *testing.T) {
-	play(t, Config{Workers: 1}, func(w *world) {
+	play(t, Config{MaxWorkers: 1}, func(w *world) {
 		conn, err := w.net.Dial(w.t.Context(), "coord")
 		if err != nil {
 			t.Fatal(err)
@@ -1125,7 +1120,7 @@ func TestJoinedBeforeWelcome(t *testing.T) {
 // The vector is cut without gaps, and a shard has at most one element more than another.
 func TestRanges(t *testing.T) {
 	for _, c := range []struct{ params, shards, want int64 }{{100, 3, 3}, {100, 1, 1}, {2, 5, 2}, {1023, 512, 512}} {
-		play(t, Config{Workers: 1, Servers: 2}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Servers: 2}, func(w *world) {
 			w.server(0, 1, true)
 			if c.shards > 1 {
 				w.server(1, int(c.shards-1), true)
@@ -1155,7 +1150,7 @@ func TestRanges(t *testing.T) {
 }
 
 func TestResumedJob(t *testing.T) {
-	cfg := Config{Workers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", ResumeData: &session.Enrolment{Data: "none", Samples: 40, Digest: "a"}, Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{Start: 16, Count: 8}}}}
+	cfg := Config{MaxWorkers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", ResumeData: &session.Enrolment{Data: "none", Samples: 40, Digest: "a"}, Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{Start: 16, Count: 8}}}}
 	play(t, cfg, func(w *world) {
 		s := w.server(0, 1, true)
 		refused := hello(0)
@@ -1194,10 +1189,10 @@ func TestResumedJob(t *testing.T) {
 	})
 }
 
-// A job that resumes where it had ended evaluates, and ends again.
+// A job that resumes at its end evaluates, and ends again.
 func TestResumedAtTheEnd(t *testing.T) {
 	saved := 0
-	cfg := Config{Workers: 2, Steps: 4, Resume: Progress{Version: 4, Samples: 32, Cursor: 32}, Save: func(Checkpoint) (string, error) { saved++; return "", nil }}
+	cfg := Config{MaxWorkers: 2, Steps: 4, Resume: Progress{Version: 4, Samples: 32, Cursor: 32}, Save: func(Checkpoint) (string, error) { saved++; return "", nil }}
 	play(t, cfg, func(w *world) {
 		s := w.server(0, 1, true)
 		w.worker(0)
@@ -1211,16 +1206,16 @@ func TestResumedAtTheEnd(t *testing.T) {
 	})
 }
 
-// An evaluation of a model with buffers comes to its end, and has all of the test set, where a worker that has not sent its buffers is released only when others bring
-// gradients, and these wait for the average.
-func TestAverageWithoutWhoWaits(t *testing.T) {
+// An evaluation of a model with buffers completes, and covers all of the test set, even if a worker that has not sent its
+// buffers is released only when others send gradients, and these wait for the average.
+func TestAverageWithoutWaitingWorkers(t *testing.T) {
 	for _, c := range []struct{ mode, then string }{{"ssgd", ""}, {"asgd", ""}, {"x=2", ""}, {"groups=0,1/2", ""}, {"backup=1", ""}, {"asgd ahead=1", ""}, {"asgd", "ssgd"}, {"asgd", "x=2"}} {
 		t.Run(c.mode+" "+c.then, func(t *testing.T) {
 			plan, err := modes.Parse(c.mode, 3)
 			if err != nil {
 				t.Fatal(err)
 			}
-			play(t, Config{Workers: 3, Steps: 40, EvalEvery: 0.5, Plan: plan}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Steps: 40, EvalEvery: 0.5, Plan: plan}, func(w *world) {
 				w.server(0, 1, false)
 				for i, value := range []float32{10, 20, 30} {
 					w.worker(i, func(f *fakeWorker) {
@@ -1231,7 +1226,7 @@ func TestAverageWithoutWhoWaits(t *testing.T) {
 						f.dies = func(p string, r wire.Release) bool {
 							if p == "averaged" && r.Eval == 1 {
 								if b := f.buffers[0]; b != 20 && b != 15 {
-									t.Errorf("worker %d has the average %v, want that of 10, 20 and 30 or of those who were there", i, b)
+									t.Errorf("worker %d has the average %v, want that of 10, 20 and 30 or of the present ones", i, b)
 								}
 							}
 							return false
@@ -1253,7 +1248,7 @@ func TestAverageWithoutWhoWaits(t *testing.T) {
 				if len(evals) < 4 {
 					t.Fatalf("%d evaluations", len(evals))
 				}
-				for _, e := range evals[:3] { // at the end there may be workers that have no batch any more
+				for _, e := range evals[:3] { // at the end there may be workers without a batch
 					if e["count"].(float64) < 9 {
 						t.Errorf("evaluated: %v", e)
 					}
@@ -1265,14 +1260,14 @@ func TestAverageWithoutWhoWaits(t *testing.T) {
 
 // A worker that dies between its buffers and the average does not count twice.
 func TestDeathBeforeTheAverage(t *testing.T) {
-	play(t, Config{Workers: 3, Plan: modes.ASGD(3), Steps: 20, EvalEvery: 0.1}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Plan: modes.ASGD(3), Steps: 20, EvalEvery: 0.1}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(2, func(f *fakeWorker) { f.buffers, f.pace = []float32{30}, 10*time.Second })
 		w.worker(0, func(f *fakeWorker) {
 			f.buffers = []float32{10}
 			f.dies = func(p string, r wire.Release) bool {
 				if p == "averaged" && r.Eval == 1 {
-					// 20 of the one who died, 30 of the one who came last.
+					// 20 of the worker that died, 30 of the one that joined last.
 					if f.buffers[0] != 20 {
 						t.Errorf("the average is %v, want that of 10, 20 and 30", f.buffers[0])
 					}
@@ -1316,10 +1311,10 @@ func TestDeathBeforeTheAverage(t *testing.T) {
 	})
 }
 
-// A coordinator that was stopped itself does not take the others for dead.
+// A coordinator that was suspended itself does not count the others as gone.
 func TestStoodStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(Config{Workers: 1, Batch: 1, Steps: 1})
+		c, err := New(Config{MaxWorkers: 1, Batch: 1, Steps: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1332,27 +1327,27 @@ func TestStoodStill(t *testing.T) {
 		}
 		defer l.Close()
 		p := &peer{conn: outbox.New(conn, time.Second, c.log), role: wire.RoleWorker, welcomed: true, heard: b}
-		c.workers[0] = p
+		c.peers.workers[0] = p
 		for _, at := range []struct {
 			sec  int
 			gone bool
 		}{{0, false}, {1, false}, {601, false}, {602, false}, {640, false}, {665, true}} {
 			if at.sec > 602 { // the seconds between
-				c.ticked = b.Add(time.Duration(at.sec-1) * time.Second)
+				c.run.ticked = b.Add(time.Duration(at.sec-1) * time.Second)
 			}
 			if err := c.tick(b.Add(time.Duration(at.sec) * time.Second)); err != nil {
 				t.Fatal(err)
 			}
 			if p.gone != at.gone {
-				t.Fatalf("after %d s, of which it stood still from 1 to 601: gone %v", at.sec, p.gone)
+				t.Fatalf("after %d s, suspended from 1 to 601: gone %v", at.sec, p.gone)
 			}
 		}
 	})
 }
 
-// Whoever does not hang up is hung up on: the process of the coordinator ends.
-func TestNobodyHoldsUpTheEnd(t *testing.T) {
-	play(t, Config{Workers: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
+// The coordinator closes connections that members leave open: its process ends.
+func TestNoMemberDelaysTheEnd(t *testing.T) {
+	play(t, Config{MaxWorkers: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
 		deaf, err := w.net.Dial(w.t.Context(), "coord")
 		if err != nil {
 			t.Fatal(err)
@@ -1377,9 +1372,9 @@ func TestNobodyHoldsUpTheEnd(t *testing.T) {
 	})
 }
 
-// A tool that names a job is let in by that one alone, so that nobody stops another job that has the port.
+// A tool that names a job is only accepted by that job, so that it cannot stop another job on the same port.
 func TestToolOfAnotherJob(t *testing.T) {
-	play(t, Config{Workers: 1}, func(w *world) {
+	play(t, Config{MaxWorkers: 1}, func(w *world) {
 		for job, refused := range map[string]bool{"": false, "job": false, "other": true} {
 			conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord", wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleTool, Job: job, Rank: -1}, nil)
 			if err == nil {
@@ -1394,7 +1389,7 @@ func TestToolOfAnotherJob(t *testing.T) {
 }
 
 func TestServerIsLost(t *testing.T) {
-	play(t, Config{Workers: 1, Servers: 2, Steps: 1000}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Servers: 2, Steps: 1000}, func(w *world) {
 		w.server(0, 1, false)
 		s := w.server(1, 1, false)
 		w.worker(0)
@@ -1405,10 +1400,10 @@ func TestServerIsLost(t *testing.T) {
 	})
 }
 
-// Who is told to end ends for that reason, also when it hears first of what is lost with it.
+// A process that must end ends for that reason, even if it first learns of a loss that follows from it.
 func TestEndingTakesServersAlong(t *testing.T) {
-	for range 20 { // which of the two it hears of first is chance
-		play(t, Config{Workers: 1, Servers: 1, Steps: 1000}, func(w *world) {
+	for range 20 { // the order of the two is random
+		play(t, Config{MaxWorkers: 1, Servers: 1, Steps: 1000}, func(w *world) {
 			s := w.server(0, 1, false)
 			w.worker(0)
 			time.Sleep(5 * time.Second)
@@ -1423,9 +1418,9 @@ func TestEndingTakesServersAlong(t *testing.T) {
 	}
 }
 
-// A server that is gone before it had an assignment may come back.
+// A server that is lost before its assignment may come back.
 func TestServerComesBack(t *testing.T) {
-	play(t, Config{Workers: 1, Servers: 2, Steps: 2}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Servers: 2, Steps: 2}, func(w *world) {
 		s := w.server(0, 1, false)
 		synctest.Wait()
 		s.m.Close()
@@ -1444,7 +1439,7 @@ func TestServerComesBack(t *testing.T) {
 func TestCommands(t *testing.T) {
 	plan := modes.SSGD(2)
 	plan.Shares = []int{4, 3}
-	cfg := Config{Workers: 2, Plan: plan, Steps: 1000, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+	cfg := Config{MaxWorkers: 2, Plan: plan, Steps: 1000, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
 	play(t, cfg, func(w *world) {
 		if _, no := w.ask("mode", "asgd"); !strings.Contains(no, "has not begun") || !strings.Contains(no, "servers [0]") {
 			t.Errorf("mode before the start: %q", no)
@@ -1463,7 +1458,7 @@ func TestCommands(t *testing.T) {
 				t.Errorf("%q was accepted", args)
 			}
 		}
-		// Worker 0 waits; in ASGD it has no reason to.
+		// Worker 0 waits; in ASGD it would not.
 		if body, no := w.ask("mode", "asgd"); no != "" || !bytes.Contains(body, []byte(`"from":"ssgd shares=4,3"`)) {
 			t.Errorf("mode asgd: %s %s", body, no)
 		}
@@ -1508,17 +1503,17 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-// tuned is a Pilot that has thresholds.
+// tuned is a Pilot with thresholds.
 type tuned struct{ script }
 
 func (*tuned) Thresholds() map[string]float64 {
 	return map[string]float64{advice.ModeGain: 0.07, advice.VerdictRatio: 0.2}
 }
 
-// Thresholds are changed while the job runs, all that are asked for or none; the pilot hears of it, and the log has it.
+// Thresholds are changed while the job runs, all that are requested or none; the pilot and the log get the changes.
 func TestSetThresholds(t *testing.T) {
 	pilot := new(tuned)
-	cfg := Config{Workers: 2, Steps: 1000, Pilot: pilot, SaveEvery: time.Hour, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+	cfg := Config{MaxWorkers: 2, Steps: 1000, Pilot: pilot, CheckpointEvery: time.Hour, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
 	play(t, cfg, func(w *world) {
 		if _, no := w.ask("set", "mode-gain=0.2"); !strings.Contains(no, "has not begun") {
 			t.Errorf("set before the start: %q", no)
@@ -1570,7 +1565,7 @@ func TestSetThresholds(t *testing.T) {
 
 func TestCheckpointWithBuffers(t *testing.T) {
 	var all []Checkpoint
-	cfg := Config{Workers: 2, Steps: 10, EvalEvery: 1, SaveEvery: 3 * time.Second, Generation: 7,
+	cfg := Config{MaxWorkers: 2, Steps: 10, EvalEvery: 1, CheckpointEvery: 3 * time.Second, Generation: 7,
 		Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}
 	play(t, cfg, func(w *world) {
 		w.server(0, 2, false)
@@ -1605,11 +1600,10 @@ func TestCheckpointWithBuffers(t *testing.T) {
 	})
 }
 
-// A checkpoint that was asked for when the batches ran out gets no buffers any more; the
-// job ends all the same.
+// A checkpoint that is requested after the last batch gets no buffers any more; the job ends anyway.
 func TestCheckpointAtTheEnd(t *testing.T) {
 	for after := range 12 {
-		cfg := Config{Workers: 2, Plan: modes.ASGD(2), Steps: 3, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+		cfg := Config{MaxWorkers: 2, Plan: modes.ASGD(2), Steps: 3, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
 		play(t, cfg, func(w *world) {
 			w.server(0, 1, false)
 			for i := range 2 {
@@ -1631,7 +1625,7 @@ func TestCheckpointAtTheEnd(t *testing.T) {
 }
 
 func TestEvaluationsInTime(t *testing.T) {
-	play(t, Config{Workers: 1, Steps: 20, EvalEvery: 0.3}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 20, EvalEvery: 0.3}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.finished(time.Hour)
@@ -1640,7 +1634,7 @@ func TestEvaluationsInTime(t *testing.T) {
 			at = append(at, l["to_version"].(float64)*4)
 		}
 		if strings.Contains(w.logs.String(), "msg=waiting") {
-			t.Errorf("a job that goes on was taken for one that stands still:\n%s", w.logs)
+			t.Errorf("a job that goes on was taken for a stalled one:\n%s", w.logs)
 		}
 		if fmt.Sprint(at) != "[16 28 40 52 64 76 80]" { // a release after 12, 24, 36, …
 			t.Errorf("evaluated the parameters after %v samples", at)
@@ -1648,11 +1642,11 @@ func TestEvaluationsInTime(t *testing.T) {
 	})
 }
 
-// The last gradient may be dropped while an evaluation waits for its worker, with
-// another one due: then nobody would be left to make that, and the end comes instead.
+// The last gradient may be dropped while an evaluation waits for its worker, with another one due: no worker would be left
+// for that one, and the end follows instead.
 func TestEvaluationDueAtTheEnd(t *testing.T) {
 	for slow := time.Duration(1); slow <= 12; slow++ {
-		play(t, Config{Workers: 3, Plan: modes.Backup(3, 1), Steps: 8, EvalEvery: 0.4}, func(w *world) {
+		play(t, Config{MaxWorkers: 3, Plan: modes.Backup(3, 1), Steps: 8, EvalEvery: 0.4}, func(w *world) {
 			w.server(0, 1, false)
 			for i := range 3 {
 				w.worker(i, func(f *fakeWorker) {
@@ -1670,7 +1664,7 @@ func TestEvaluationDueAtTheEnd(t *testing.T) {
 	}
 }
 
-// The store of checkpoints of a test refuses to write one over, as the real one does.
+// The store of checkpoints of a test refuses to overwrite one, as the real one does.
 func once(all *[]string) func(Checkpoint) (string, error) {
 	return func(c Checkpoint) (string, error) {
 		if slices.Contains(*all, c.ID) {
@@ -1681,7 +1675,7 @@ func once(all *[]string) func(Checkpoint) (string, error) {
 	}
 }
 
-// No checkpoint is written twice, whoever asks: the one that is there counts.
+// No checkpoint is written twice, whatever the request: the existing one is used.
 func TestCheckpointOfTheSameVersion(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -1696,7 +1690,7 @@ func TestCheckpointOfTheSameVersion(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var all []string
-			play(t, Config{Workers: 3, Plan: modes.Backup(3, 1), Samples: 20, Save: once(&all)}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Plan: modes.Backup(3, 1), Samples: 20, Save: once(&all)}, func(w *world) {
 				w.server(0, 2, false)
 				for i := range 3 {
 					w.worker(i, func(f *fakeWorker) {
@@ -1711,7 +1705,7 @@ func TestCheckpointOfTheSameVersion(t *testing.T) {
 	}
 }
 
-// With all-reduce a checkpoint is of the version in hand, and the last one may be that of the end.
+// With all-reduce a checkpoint is of the present version, and the last one may be that of the end.
 func TestCheckpointOfTheSameRound(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -1724,7 +1718,7 @@ func TestCheckpointOfTheSameRound(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var all []string
-			play(t, Config{Workers: 2, Samples: 24, Ring: &RingConfig{Rule: "sgd"}, Save: once(&all)}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Samples: 24, Ring: &RingConfig{Rule: "sgd"}, Save: once(&all)}, func(w *world) {
 				w.server(0, 0, false)
 				for i := range 2 {
 					w.ringWorker(i, "", nil)
@@ -1735,7 +1729,7 @@ func TestCheckpointOfTheSameRound(t *testing.T) {
 	}
 }
 
-// saves asks for checkpoints, so many ms after now, and compares what is there at the end.
+// saves requests checkpoints at times in ms from now, and compares the list at the end.
 func (w *world) saves(asked []time.Duration, all *[]string, want string) {
 	w.t.Helper()
 	begun := time.Now()
@@ -1754,9 +1748,9 @@ func (w *world) saves(asked []time.Duration, all *[]string, want string) {
 	}
 }
 
-// ringWorker joins and plays a member of a ring until the job is over. It needs a second for a
-// round, and no time to add up. saving, if not nil, is told of each Save that is due; if it is false, the worker dies. stand, if not nil, is how far it has
-// come under another coordinator; the ring has the newest version that any of its members has (newest), and what it was told goes to told.
+// ringWorker joins and plays a member of a ring until the job is over. A round takes it a second, adding up no time.
+// saving, if not nil, is called with each Save that is due; if it returns false, the worker dies. stand, if not nil, is its
+// progress under another coordinator; the ring has the newest version of its members (newest). told receives its messages.
 func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member, s wire.Save) bool, stand ...*session.Stand) *ringTold {
 	told := new(ringTold)
 	w.wg.Go(func() {
@@ -1803,7 +1797,7 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member
 				session.Say(m, wire.Formed{Worker: me, Generation: ring.Generation, Version: version}, nil)
 			case o.Kind == wire.KindSave:
 				if saves = append(saves, o.Save); o.Save.Seq == 0 && o.Save.Version != version {
-					w.t.Errorf("worker %d is told to save version %d and has %d", rank, o.Save.Version, version)
+					w.t.Errorf("worker %d was told to save version %d and has %d", rank, o.Save.Version, version)
 				}
 			case r.Action == wire.Stop:
 				return
@@ -1840,7 +1834,7 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member
 	return told
 }
 
-// ringTold is what a ringWorker was told.
+// ringTold has the messages that a ringWorker got.
 type ringTold struct {
 	m        *session.Member
 	mu       sync.Mutex
@@ -1848,7 +1842,7 @@ type ringTold struct {
 	rings    []wire.Ring
 	metadata [][]byte
 	leaves   bool      // it was told to end
-	left     time.Time // it was let go; zero: it was not
+	left     time.Time // when it was released; zero: it was not
 }
 
 func (r *ringTold) set(f func()) {
@@ -1859,7 +1853,7 @@ func (r *ringTold) set(f func()) {
 
 func TestFailedCheckpoint(t *testing.T) {
 	full := errors.New("no space left on device")
-	play(t, Config{Workers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { return "", full }}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { return "", full }}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.finished(time.Hour)
@@ -1871,7 +1865,7 @@ func TestFailedCheckpoint(t *testing.T) {
 }
 
 func TestNormBeforeUpdate(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 4, Norm: true}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 4, Norm: true}, func(w *world) {
 		s := w.server(0, 2, false) // checks the norm: 5, of slices [3] and [4]
 		w.worker(0)
 		w.worker(1)
@@ -1882,11 +1876,11 @@ func TestNormBeforeUpdate(t *testing.T) {
 	})
 }
 
-// A worker whose numbers are none is broken where it is alone with that. Where most are, the training has diverged.
+// A worker with gradients that are not finite is broken if it is alone with that. If most have them, the training has diverged.
 func TestDivergence(t *testing.T) {
 	for broken, want := range []int{0, 0, exitcode.Diverged, exitcode.Diverged} {
 		t.Run(fmt.Sprint(broken, " of 3"), func(t *testing.T) {
-			play(t, Config{Workers: 3, Steps: 40}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Steps: 40}, func(w *world) {
 				w.server(0, 1, false)
 				for i := range 3 {
 					w.worker(i, func(f *fakeWorker) {
@@ -1910,9 +1904,9 @@ func TestDivergence(t *testing.T) {
 			})
 		})
 	}
-	for name, cfg := range map[string]Config{"--poison fatal": {Poison: poison.Fatal}, "--on-failure stop": {StopOnLoss: true}} {
+	for name, cfg := range map[string]Config{"--poison fatal": {Poison: poison.Fatal}, "--on-failure stop": {StopOnFailure: true}} {
 		t.Run(name, func(t *testing.T) {
-			cfg.Workers, cfg.Steps = 3, 40
+			cfg.MaxWorkers, cfg.Steps = 3, 40
 			play(t, cfg, func(w *world) {
 				w.server(0, 1, false)
 				for i := range 3 {
@@ -1929,9 +1923,9 @@ func TestDivergence(t *testing.T) {
 	}
 }
 
-// Weights count live workers; those who are gone no longer.
+// Weights count live workers, not those that are gone.
 func TestWeightsAfterADeath(t *testing.T) {
-	play(t, Config{Workers: 4, Steps: 10}, func(w *world) {
+	play(t, Config{MaxWorkers: 4, Steps: 10}, func(w *world) {
 		s := w.server(0, 1, false)
 		for i := range 4 {
 			w.worker(i, func(f *fakeWorker) {
@@ -1957,16 +1951,16 @@ func TestWeightsAfterADeath(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	for name, c := range map[string]Config{
 		"workers": {Batch: 1, Steps: 1},
-		"batch":   {Workers: 1, Steps: 1},
-		"end":     {Workers: 1, Batch: 1},
-		"scale":   {Workers: 1, Batch: 1, Steps: 1, Scale: "big"},
-		"plan":    {Workers: 1, Batch: 1, Steps: 1, Plan: modes.SSGD(3)},
+		"batch":   {MaxWorkers: 1, Steps: 1},
+		"end":     {MaxWorkers: 1, Batch: 1},
+		"scale":   {MaxWorkers: 1, Batch: 1, Steps: 1, Scale: "big"},
+		"plan":    {MaxWorkers: 1, Batch: 1, Steps: 1, Plan: modes.SSGD(3)},
 	} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	_, err := New(Config{Workers: 1, Batch: 1, Steps: 1 << 62})
+	_, err := New(Config{MaxWorkers: 1, Batch: 1, Steps: 1 << 62})
 	if err != nil {
 		t.Error(err)
 	}
@@ -1991,14 +1985,14 @@ func TestEndOfHugeNumbers(t *testing.T) {
 	}
 }
 
-// At the end everybody waits, and everybody's buffers are in the average.
+// At the end all workers wait, and the buffers of all are in the average.
 func TestFinalAverageIsOfAll(t *testing.T) {
 	for _, mode := range []string{"ssgd", "asgd", "x=2", "backup=1"} {
 		plan, err := modes.Parse(mode, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
-		play(t, Config{Workers: 3, Steps: 4, Plan: plan}, func(w *world) {
+		play(t, Config{MaxWorkers: 3, Steps: 4, Plan: plan}, func(w *world) {
 			w.server(0, 1, false)
 			averages := make([]float32, 3)
 			for i, value := range []float32{10, 20, 60} {
@@ -2023,7 +2017,7 @@ func TestFinalAverageIsOfAll(t *testing.T) {
 	}
 }
 
-// piped is a network within this process, and who listens where a coordinator would.
+// piped is a network within this process, with a listener at the coordinator's address.
 func piped(t *testing.T) (*transport.Pipe, transport.Listener) {
 	t.Helper()
 	net := new(transport.Pipe)
@@ -2034,7 +2028,7 @@ func piped(t *testing.T) (*transport.Pipe, transport.Listener) {
 	return net, l
 }
 
-// Who finds no coordinator asks elsewhere whether the job is over, at each try.
+// A process that finds no coordinator checks at each try whether the end of the job is recorded.
 func TestJoinOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0
@@ -2045,13 +2039,13 @@ func TestJoinOver(t *testing.T) {
 			return "run.jsonl"
 		}})
 		var over *session.OverError
-		if !errors.As(err, &over) || err.Error() != "the job is over, says run.jsonl" || tries != 3 {
+		if !errors.As(err, &over) || err.Error() != "the job is over according to run.jsonl" || tries != 3 {
 			t.Errorf("after %d tries: %v", tries, err)
 		}
 	})
 }
 
-// What the next try would meet again ends the search at once, with its reason.
+// Errors that another try would meet again end the search at once, with their reason.
 func TestJoinMeetsTheSameAgain(t *testing.T) {
 	answer := func(conn transport.Conn, w wire.Welcome) {
 		transport.ReadHello(conn, time.Second)
@@ -2068,7 +2062,7 @@ func TestJoinMeetsTheSameAgain(t *testing.T) {
 		reason string
 	}{
 		{"an answer that cannot be read", hello(0), func(conn transport.Conn) { answer(conn, wire.Welcome{Trailing: 1}) }, 1, exitcode.Disagree, "the last 1 bytes of a payload of 0"},
-		{"an answer whose kind is unknown", hello(0), func(conn transport.Conn) { conn.WriteFrame(250, nil, nil, 0) }, 1, exitcode.Disagree, "unknown kind of frame: 250"},
+		{"an answer of an unknown kind", hello(0), func(conn transport.Conn) { conn.WriteFrame(250, nil, nil, 0) }, 1, exitcode.Disagree, "unknown kind of frame: 250"},
 		{"a welcome that the coordinator cannot send", hello(0), func(conn transport.Conn) {
 			box := outbox.New(conn, time.Second, slog.New(slog.DiscardHandler))
 			new(outbox.Sender).Send(box, func() error {
@@ -2103,7 +2097,7 @@ func TestJoinMeetsTheSameAgain(t *testing.T) {
 	}
 }
 
-// Where a server is reached is asked at each try: it is not known before the name of the coordinator is.
+// The address of a server is determined at each try: it is not known before the name of the coordinator is.
 func TestJoinReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net, l := piped(t)

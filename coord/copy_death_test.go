@@ -15,7 +15,7 @@ import (
 // target's slice. The loss makes that gradient whole. Its firing must come after the held one, which has a lower
 // number.
 func TestServerDiesWhileItGetsACopy(t *testing.T) {
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Plan: modes.ASGD(2), Steps: 30}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Plan: modes.ASGD(2), Steps: 30}, func(w *world) {
 		source := w.server(0, 1, false)
 		first := w.server(1, 1, false)
 		var mu sync.Mutex

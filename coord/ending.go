@@ -13,12 +13,11 @@ import (
 	"star/transport/wire"
 )
 
-// Where others may coordinate, they agree on how a job has ended before anybody is told. So whoever
-// is lost afterwards, another one knows the result, and tells those who have not heard of it: they
-// have lost their coordinator, and look for the next one.
+// In a job with several coordinators these agree on how the job has ended before any member learns it. So if one process
+// is lost afterwards, another one knows the result and tells the members that have not received it: these have lost
+// their coordinator and look for the next one.
 
-// codeOf is the exit code that fits an error. 0 without an error, and exit code 1 for one that says
-// nothing of it.
+// codeOf returns the exit code for an error: 0 for nil, 1 for an error without a code.
 func codeOf(err error) int {
 	var e interface{ ExitCode() int }
 	switch {
@@ -30,9 +29,9 @@ func codeOf(err error) int {
 	return exitcode.Failure
 }
 
-// conclusion ends a job whose loop has ended with err: it completes the result, has successors know
-// of it, and says good-bye. It returns with what Run ends. ErrLeaseLost: nobody could agree on the
-// end, so somebody else goes on with the job, and nobody is told anything here.
+// conclusion ends a job after its loop has ended with err: it completes the result, passes it to successors, and tells the
+// members. It returns what Run returns. ErrLeaseLost means that the processes could not agree on the end: another one
+// continues the job, and nothing is sent to members here.
 func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 	c.summarise(err)
 	exit, reason := codeOf(err), "finished"
@@ -42,51 +41,51 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 		err = &Error{exitcode.Failure,
 			fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", failed)}
 	}
-	if c.replaceable() {
-		c.cfg.RunLog.Flush() // a successor writes nothing of what was before; close says what is wrong
-		end := &Ending{Exit: exit, Reason: reason, Result: c.result, Code: codeOf(err)}
+	if c.lease.replaceable() {
+		c.journal.log.Flush() // a successor does not write these lines; Close reports an error
+		end := &Ending{Exit: exit, Reason: reason, Result: c.measured.result, Code: codeOf(err)}
 		if err != nil {
 			end.Error = err.Error()
 		}
-		// Who was told to end the job has it end, whoever agrees.
-		if !c.persistHandover(func(e *Handover) { e.End = end }) && ctx.Err() == nil {
-			return c.leaseLost
+		// A process that was told to end the job ends it, even without an agreement.
+		if !c.lease.persist(func(e *Handover) { e.End = end }) && ctx.Err() == nil {
+			return c.lease.lost
 		}
 	}
 	c.finish(exit, reason)
 	return err
 }
 
-// conclude ends a job whose end the coordinator before has noted. Who was not told before it was
-// lost comes, and is told; the others are gone.
+// conclude ends a job after the previous coordinator has recorded its end. Members that do not know the end yet connect
+// and get it; the others are gone.
 //
-// It waits for those that had a part in the job, as long as it takes to notice that a coordinator
-// is lost; those that may coordinate are welcomed, because the agreement itself tells them. It
-// returns what the coordinator before ended with.
+// It waits for the members that took part in the job as long as it takes to notice that a coordinator is lost. Servers
+// that may coordinate are only welcomed, because the agreement itself tells them. conclude returns the error of the
+// previous coordinator.
 func (c *Coordinator) conclude(ctx context.Context) error {
 	e := c.takeover.Left()
 	end := e.End
-	c.result = end.Result
-	c.log.Info("the job was over when its coordinator was lost", "term", c.term(), "exit", end.Exit, "reason", end.Reason)
-	rest := ending.NewFarewell(time.Now(), e.Workers, e.Seats, c.cfg.Unreachable, takeover.AbsentWorkers)
+	c.measured.result = end.Result
+	c.log.Info("the job was over when its coordinator was lost", "term", c.lease.term(), "exit", end.Exit, "reason", end.Reason)
+	rest := ending.NewFarewell(time.Now(), e.Workers, e.Counts, c.cfg.Unreachable, takeover.AbsentWorkers)
 	for !rest.Over(time.Now()) {
 		select {
-		case <-c.over():
+		case <-c.lease.over():
 			return ErrLeaseLost
-		case ev := <-c.events:
+		case ev := <-c.in.events:
 			p := ev.peer
 			switch {
 			case ev.Kind == wire.KindControl:
 				ev.reply <- reply{err: "the job is over"}
 			case p == nil || p.gone || ev.Kind != wire.KindHello || ev.Hello.Job != c.cfg.Job:
-			case p.role == wire.RoleServer && p.rank < c.cfg.Coordinators: // the agreement tells it how the job has ended
+			case p.role == wire.RoleServer && p.rank < c.cfg.Coordinators: // the agreement tells it the end of the job
 				rest.Noticed(time.Now())
-				c.send(p, func() error {
-					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+				c.peers.send(p, func() error {
+					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.elapsed(), Term: c.lease.term()}, nil)
 				})
 			default:
 				rest.Came(p.role == wire.RoleServer, p.rank)
-				c.part(p, end.Exit, end.Reason)
+				c.peers.part(p, end.Exit, end.Reason)
 				p.gone = true
 			}
 		case <-time.After(time.Until(rest.Until())):

@@ -16,11 +16,11 @@ import (
 	"star/transport/wire"
 )
 
-// How a job ends is agreed on before anybody is told, and those who may coordinate are not told.
+// The processes that may coordinate agree on the end of a job before any member learns it; they are not told themselves.
 func TestEndIsNoted(t *testing.T) {
 	lease := newTestLease(1)
-	play(t, Config{Workers: 1, Servers: 2, Steps: 3, Lease: lease, Coordinators: 1}, func(w *world) {
-		stands, b := w.server(0, 0, false), w.server(1, 1, false)
+	play(t, Config{MaxWorkers: 1, Servers: 2, Steps: 3, Lease: lease, Coordinators: 1}, func(w *world) {
+		candidate, b := w.server(0, 0, false), w.server(1, 1, false)
 		x := w.worker(0)
 		w.finished(time.Minute)
 		<-b.gone
@@ -30,8 +30,8 @@ func TestEndIsNoted(t *testing.T) {
 			t.Fatalf("the job ends with %v, a server with %v, a worker with %v", w.err, b.last, x.err)
 		}
 		select {
-		case <-stands.gone:
-			t.Errorf("one that may coordinate was told that the job is over: %v", stands.last)
+		case <-candidate.gone:
+			t.Errorf("one that may coordinate was told that the job is over: %v", candidate.last)
 		default:
 		}
 		if end := lease.last().End; end == nil || end.Exit != 0 || end.Code != 0 || end.Result.Samples != w.result.Samples || end.Result.Samples == 0 {
@@ -43,13 +43,13 @@ func TestEndIsNoted(t *testing.T) {
 	})
 }
 
-// Who cannot have the end of a job agreed on tells it to nobody: another one takes the job over, and ends it. Unless this process was told to
-// end the job: then it ends.
+// A coordinator that cannot get agreement on the end of a job tells no member: another one takes the job over and ends it.
+// A process that was told to end the job ends it anyway.
 func TestEndThatIsNotAgreedOn(t *testing.T) {
 	for name, told := range map[string]bool{"the job is done": false, "it was told to end": true} {
 		t.Run(name, func(t *testing.T) {
 			lease := newTestLease(1)
-			play(t, Config{Workers: 1, Servers: 1, Steps: 3, Lease: lease}, func(w *world) {
+			play(t, Config{MaxWorkers: 1, Servers: 1, Steps: 3, Lease: lease}, func(w *world) {
 				b := w.server(0, 1, false)
 				x := w.worker(0)
 				time.Sleep(1500 * time.Millisecond)
@@ -71,27 +71,27 @@ func TestEndThatIsNotAgreedOn(t *testing.T) {
 	}
 }
 
-// A coordinator that takes over a job that has ended knows the result, tells those who have not heard of it, and waits for nobody for long.
+// A coordinator that takes over a job that has ended knows the result, tells the members that do not, and waits only briefly.
 func TestTakeOverAfterTheEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  Ending
 		exit int
 	}{
-		"done":                      {Ending{Reason: "finished", Result: runlog.Result{Samples: 40}}, 0},
-		"failed":                    {Ending{Exit: exitcode.Diverged, Reason: "worker 1: NaN", Code: exitcode.Diverged, Error: "worker 1: NaN", Result: runlog.Result{Samples: 40}}, exitcode.Diverged},
-		"done, but the checkpoint":  {Ending{Reason: "finished", Code: exitcode.Failure, Error: "no room", Result: runlog.Result{Samples: 40}}, exitcode.Failure},
-		"before shards were there":  {Ending{Exit: exitcode.Lost, Reason: "join timeout", Code: exitcode.Lost, Error: "join timeout"}, exitcode.Lost},
-		"everybody is gone already": {Ending{Reason: "finished", Result: runlog.Result{Samples: 40}}, 0},
+		"done":                     {Ending{Reason: "finished", Result: runlog.Result{Samples: 40}}, 0},
+		"failed":                   {Ending{Exit: exitcode.Diverged, Reason: "worker 1: NaN", Code: exitcode.Diverged, Error: "worker 1: NaN", Result: runlog.Result{Samples: 40}}, exitcode.Diverged},
+		"done, but the checkpoint": {Ending{Reason: "finished", Code: exitcode.Failure, Error: "no room", Result: runlog.Result{Samples: 40}}, exitcode.Failure},
+		"before shards were there": {Ending{Exit: exitcode.Lost, Reason: "join timeout", Code: exitcode.Lost, Error: "join timeout"}, exitcode.Lost},
+		"all members are gone":     {Ending{Reason: "finished", Result: runlog.Result{Samples: 40}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
-			p.handover.End, p.handover.Seats = &c.end, map[int]int{1: 1}
+			p.handover.End, p.handover.Counts = &c.end, map[int]int{1: 1}
 			if c.end.Result.Samples == 0 {
 				p.handover = Handover{Handover: takeover.Handover{End: &c.end}}
 			}
-			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 				begun := time.Now()
-				none := name == "everybody is gone already" || len(p.handover.Workers) == 0
+				none := name == "all members are gone" || len(p.handover.Workers) == 0
 				if !none {
 					for rank := range 2 {
 						_, err := w.join(hello(rank), enrolment)
@@ -99,7 +99,7 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 					}
 					if _, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: wire.Hello{
 						Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 0, Addr: "s", Params: 100}}); err != nil {
-						t.Errorf("one that may coordinate is told %v; want a welcome, and no more", err)
+						t.Errorf("a candidate was told %v; want a welcome, and no more", err)
 					}
 					synctest.Wait()
 					select {
@@ -128,8 +128,8 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Once one that may coordinate has noticed that the coordinator before is lost, others have, too: who does not come soon was told of the end.
-func TestWaitsForWhoWasNotTold(t *testing.T) {
+// Once a process that may coordinate has noticed the loss of the coordinator, the others have, too: members that do not come soon already know the end.
+func TestWaitsForMembersNotTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		comes bool
 		after time.Duration
@@ -137,7 +137,7 @@ func TestWaitsForWhoWasNotTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
 			p.handover.End = &Ending{Reason: "finished"}
-			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 				begun := time.Now()
 				time.Sleep(time.Second)
 				if c.comes {
@@ -155,25 +155,25 @@ func TestWaitsForWhoWasNotTold(t *testing.T) {
 	}
 }
 
-// told checks how somebody was told that a job is over.
+// told checks what a member was told about the end of a job.
 func told(t *testing.T, end Ending, err error) {
 	t.Helper()
 	var over *session.OverError
 	var refused *transport.RejectError
 	if end.Exit == 0 && !errors.As(err, &over) || end.Exit != 0 && (!errors.As(err, &refused) || refused.Exit != end.Exit || refused.Reason != end.Reason) {
-		t.Errorf("somebody was told %v", err)
+		t.Errorf("a member was told %v", err)
 	}
 }
 
-// A checkpoint that the coordinator before has completed is the one that a successor would write, and not written over.
-func TestCheckpointIsThereAlready(t *testing.T) {
+// A checkpoint that the previous coordinator has completed is the one that a successor would write; it is kept.
+func TestCheckpointExists(t *testing.T) {
 	for name, c := range map[string]struct {
 		there, fails bool
 	}{"complete": {there: true, fails: true}, "not complete": {fails: true}, "new": {there: true}} {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
 			var discarded []string
-			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover,
+			play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover,
 				Save: func(cp Checkpoint) (string, error) {
 					if c.fails {
 						return "", errors.New("a complete checkpoint is not written over")
@@ -183,8 +183,8 @@ func TestCheckpointIsThereAlready(t *testing.T) {
 				Saved:   func(id string) (string, bool) { return "old " + id, c.there },
 				Discard: func(id string) { discarded = append(discarded, id) },
 			}, func(w *world) {
-				w.stands(p, 0, 1, 5)
-				w.stands(p, 1, 1, 5)
+				w.resumes(p, 0, 1, 5)
+				w.resumes(p, 1, 1, 5)
 				w.worker(0)
 				w.worker(1)
 				w.finished(time.Minute)
@@ -203,16 +203,16 @@ func TestCheckpointIsThereAlready(t *testing.T) {
 	}
 }
 
-// The same when a shard cannot write its part because the checkpoint is complete.
-func TestPartIsThereAlready(t *testing.T) {
+// The same if a shard cannot write its part because the checkpoint is complete.
+func TestPartExists(t *testing.T) {
 	p := live(5, 40)
 	var discarded []string
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover,
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover,
 		Save:    func(Checkpoint) (string, error) { return "", errors.New("parts are missing") },
 		Saved:   func(id string) (string, bool) { return "old", id != "c5-9" },
 		Discard: func(id string) { discarded = append(discarded, id) },
 	}, func(w *world) {
-		a, b := w.stands(p, 0, 1, 5), w.stands(p, 1, 1, 5)
+		a, b := w.resumes(p, 0, 1, 5), w.resumes(p, 1, 1, 5)
 		for _, s := range []*fakeServer{a, b} {
 			s.full = true
 		}

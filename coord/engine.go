@@ -6,18 +6,17 @@ import (
 	"star/modes"
 )
 
-// Progress, Span and Scale are the engine's.
+// Types of the engine that are part of this package's API.
 type (
 	Progress = engine.Progress
 	Span     = engine.Span
 	Scale    = engine.Scale
 )
 
-// ResidualPart is a worker's file of what its codec has left out.
+// ResidualPart is the file with a worker's residual: what its codec has left out.
 type ResidualPart = evaluate.Residual
 
-// RingPlan says whether p can be done by all-reduce. The error says what a ring cannot do, and what
-// to take instead.
+// RingPlan returns an error if an all-reduce cannot run p. It names what is unsupported, and an alternative.
 func RingPlan(p modes.Plan) error { return engine.RingPlan(p) }
 
 // Scales of the update rule (docs/theory.md).

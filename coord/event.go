@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"star"
@@ -19,45 +20,45 @@ import (
 	"star/transport/wire"
 )
 
-// What members say. Each connection has a reader (Accept), which takes a frame, parses it (said.Read) and hands it to
-// the loop (post). The loop checks it (said.Check) and does what it asks for (fromServer, fromWorker). Many goroutines
-// parse at once; one decides.
+// Messages of members. Each connection has a reader (Accept), which reads a frame, parses it (said.Read) and passes it to
+// the loop (post). The loop checks it (said.Check) and handles it (fromServer, fromWorker). Many goroutines parse in
+// parallel; one decides.
 
-// peer is one member's connection. Before its Hello is accepted it is in no list; gone is set once,
-// and from then on nothing of it is heeded and nothing sent to it.
+// peer is the connection of one member. It is in no list before its Hello is accepted. gone is set once; from then on
+// its messages are ignored and it is sent nothing.
 type peer struct {
 	conn     *outbox.Conn
 	role     string
 	rank     int
 	hello    wire.Hello
 	heard    time.Time
-	pushed   time.Time // it said so of its last gradient
+	pushed   time.Time // when it reported the push of its last gradient
 	last     star.Record
 	welcomed bool
 	gone     bool
-	unsaid   bool      // a server that has come back, and has yet to say what it has
-	parted   bool      // was told why: its reader will close the connection
-	leaving  time.Time // it said that it was told to end
+	unsaid   bool      // a server that has come back and not reported its shards yet
+	parted   bool      // was sent the reason: its reader will close the connection
+	leaving  time.Time // when it reported that it was told to end
 	leave    wire.Leave
-	retired  bool              // it has nothing more to compute, and left in good order or stays until the job is saved
-	codec    string            // of its gradients; empty: none
-	place    *membership.Place // nil: not looked up yet
+	retired  bool              // has no more work; it left normally or stays until the job is saved
+	codec    string            // of its gradients; empty without one
+	place    *membership.Place // nil until looked up
 
 	measured measure.Worker
 	copyRate float64 // of the last shard that moved here, bytes per second
 	load     hostLoad
 }
 
-// event is a message of a connection, or what another goroutine of this process has for the loop. Kind 0: the
-// connection ended, with err.
+// event is a message from a connection, or from another goroutine of this process. Kind 0 means that the connection
+// ended, with err.
 type event struct {
 	peer *peer
 	err  error
 	said.Message
-	*internal // nil: it came over a connection
+	*internal // nil for a message from a connection
 }
 
-// internal is what a goroutine of this process has for the loop.
+// internal is the content of an event from a goroutine of this process.
 type internal struct {
 	control []string // a command
 	reply   chan<- reply
@@ -65,14 +66,13 @@ type internal struct {
 	note    *runlog.Shift
 }
 
-// inside is an event of this process.
+// inside returns an event from this process.
 func inside(k wire.Kind, in internal) event {
 	return event{Message: said.Message{Kind: k}, internal: &in}
 }
 
-// kindPilotAction marks an event of the pilot. No frame has it. It is for what other goroutines of
-// this process have for the loop: the pilot's wishes, answers of the admission, checkpoints that
-// were written.
+// kindPilotAction marks events from other goroutines of this process: decisions of the pilot, answers of the
+// admission, checkpoints that were written. No frame has this kind.
 const kindPilotAction wire.Kind = 255
 
 type reply struct {
@@ -80,10 +80,9 @@ type reply struct {
 	err  string
 }
 
-// handle does what an event asks for. An error ends the job; a member that did something wrong is
-// dropped, which is one only where the job cannot go on without it. Every word of a member counts
-// as a sign of life. What comes from one that is gone is passed over, because it may have been read
-// before that was known.
+// handle handles one event. A returned error ends the job. A member that violates the protocol is dropped, which is an
+// error only if the job cannot continue without it. Every message of a member is a sign of life. Messages of a member
+// that is gone are ignored: they may have been read before its loss was known.
 func (c *Coordinator) handle(e event) error {
 	p := e.peer
 	switch e.Kind {
@@ -92,14 +91,14 @@ func (c *Coordinator) handle(e event) error {
 	case kindPilotAction:
 		return c.apply(e.action)
 	case kindNote:
-		c.noted(*e.note)
+		c.flow.noted(&c.journal, *e.note)
 		return nil
 	}
 	if p.gone {
 		return nil
 	}
 	p.heard = time.Now()
-	if c.ignores(e.Kind) {
+	if c.stopping.Still() && slices.Contains([]wire.Kind{wire.KindArrive, wire.KindStored, wire.KindBundle, wire.KindFault}, e.Kind) {
 		return nil
 	}
 	switch e.Kind {
@@ -109,10 +108,10 @@ func (c *Coordinator) handle(e event) error {
 	case wire.KindHello:
 		return c.enrol(p, e.Payload)
 	case wire.KindPing:
-		c.send(p, func() error { return transport.Send(p.conn, wire.Pong{Now: time.Now().UnixNano()}, nil) })
+		c.peers.send(p, func() error { return transport.Send(p.conn, wire.Pong{Now: time.Now().UnixNano()}, nil) })
 		return nil
 	case wire.KindPong:
-		return nil // it was heard
+		return nil // heard is set
 	case wire.KindLeave:
 		return c.left(p, e.Leave)
 	}
@@ -129,43 +128,42 @@ func (c *Coordinator) handle(e event) error {
 	return c.fromWorker(p, e)
 }
 
-// speaker is what is known of the sender of a message.
+// speaker describes the sender of a message for said.Check.
 func (c *Coordinator) speaker(p *peer) said.Speaker {
 	s := said.Speaker{Role: p.role, Rank: p.rank, Welcomed: p.welcomed, Codec: p.codec}
 	if p.role == wire.RoleWorker {
-		s.Joined, s.Late = p.welcomed && c.members.Joined(p.rank), c.isLate(p)
+		s.Joined, s.Late = p.welcomed && c.members.Joined(p.rank), c.peers.isLate(p)
 	}
 	return s
 }
 
-// view is what is known of the job when a message is handled.
+// view describes the job for said.Check.
 func (c *Coordinator) view(now time.Time) said.View {
 	v := said.View{
-		Elapsed: now.Sub(c.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
-		Workers: c.cfg.Workers, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Tests: 1,
-		Shards: c.shards, Hosts: c.hosts, Copies: c.copies.On(), Replaceable: c.replaceable(),
-		Move: c.mover.Last(), Eval: c.rounds.Number(),
+		Elapsed: now.Sub(c.journal.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
+		Workers: c.cfg.MaxWorkers, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Tests: 1,
+		Shards: c.placing.shards, Hosts: c.placing.hosts, Copies: c.placing.copies.On(), Replaceable: c.lease.replaceable(),
+		Move: c.placing.mover.Last(), Eval: c.rounds.Number(),
 	}
 	if c.members.Terms.Known() {
 		v.Tests = max(c.members.Terms.Enrolled().Tests, c.members.Terms.Enrolled().Samples, 1)
 	}
-	if c.takeover.On() { // the coordinator before may have begun later evaluations
+	if c.takeover.On() { // the previous coordinator may have begun later evaluations
 		v.Eval = math.MaxInt64
 	}
 	return v
 }
 
-// fromServer does what a server's frame asks for. Whether the word of a copy counts is decided here
-// or in what it calls: only one copy of a shard speaks for it. The event was found well-formed. An
-// error ends the job; a server that is wrong is dropped, which ends the job where it has shards
-// that nobody else has.
+// fromServer handles a server's frame, which said.Check has accepted. It, or what it calls, decides whether a copy's
+// message counts: only one copy of a shard speaks for it. An error ends the job. A server that violates the protocol is
+// dropped, which ends the job if no other server holds its shards.
 func (c *Coordinator) fromServer(p *peer, e event) error {
 	switch e.Kind {
 	case wire.KindReady:
 		if c.engine != nil {
-			return nil // of a copy that comes later
+			return nil // from a copy that was made later
 		}
-		if c.hosts[[2]int{p.rank, e.Ready.Shard}] && e.Ready.Version != c.cfg.Resume.Version {
+		if c.placing.hosts[[2]int{p.rank, e.Ready.Shard}] && e.Ready.Version != c.cfg.Resume.Version {
 			why := &Error{exitcode.Disagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d",
 				e.Ready.Shard, e.Ready.Version, c.cfg.Resume.Version)}
 			if c.spared(p) {
@@ -173,18 +171,18 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			}
 			return why
 		}
-		c.copies.Loaded(p.rank, e.Ready.Shard, true)
-		c.ready[e.Ready.Shard] = c.copies.Ready(e.Ready.Shard)
+		c.placing.copies.Loaded(p.rank, e.Ready.Shard, true)
+		c.placing.ready[e.Ready.Shard] = c.placing.copies.Ready(e.Ready.Shard)
 		c.tryStart()
 	case wire.KindStored:
 		shards, ok := c.engine.(engine.ShardEngine)
 		if !ok { // the training has not begun: said.Check refuses the frame in a job without shards
 			return nil
 		}
-		if c.checks.On() && int(e.Stored.Worker) == len(c.workers) {
+		if c.judging.checks.On() && int(e.Stored.Worker) == len(c.peers.workers) {
 			return c.referred(e.Stored)
 		}
-		sums := c.copies.Stored(p.rank, e.Stored)
+		sums := c.placing.copies.Stored(p.rank, e.Stored)
 		if sums == nil {
 			return nil
 		}
@@ -192,14 +190,14 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if err != nil {
 			return c.drop(p, err)
 		}
-		if w := c.workers[e.Stored.Worker]; w != nil {
+		if w := c.peers.workers[e.Stored.Worker]; w != nil {
 			now := time.Now()
 			w.measured.Flight.Stored(now)
-			c.links.Stored(now.Sub(c.begun), int(e.Stored.Worker), p.rank)
+			c.flow.links.Stored(now.Sub(c.journal.begun), int(e.Stored.Worker), p.rank)
 		}
 		return c.carry(orders)
 	case wire.KindNorm:
-		if c.copies.On() {
+		if c.placing.copies.On() {
 			return c.normAt(p, e)
 		}
 		if c.takeover.Settling() {
@@ -208,17 +206,17 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		return c.norm(p, e)
 	case wire.KindSaved:
-		if c.owner[e.Saved.Shard] == p.rank {
+		if c.placing.owner[e.Saved.Shard] == p.rank {
 			c.perform(c.saves.Part(e.Saved, e.Payload))
 			c.trySaved()
 		}
 	case wire.KindMoved:
-		return c.move(c.mover.Said(time.Now(), p.rank, e.Moved, c.saves.Open() || c.short()))
+		return c.move(c.placing.mover.Said(time.Now(), p.rank, e.Moved, c.saves.Open() || c.members.Shortage.On()))
 	case wire.KindHeld:
 		return c.held(p, e.Held)
 	case wire.KindPoison:
-		if !c.copies.Answers(p.rank, e.Poison.Shard) {
-			return nil // another copy says it too
+		if !c.placing.copies.Answers(p.rank, e.Poison.Shard) {
+			return nil // another copy reports the same
 		}
 		return c.toldPoison(p, e.Poison)
 	case wire.KindEnlist:
@@ -233,9 +231,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 	return nil
 }
 
-// fromWorker does what a worker's frame asks for. The engine judges it: what breaks the protocol
-// costs the worker its place, and the job goes on if the engine can. The event was found
-// well-formed. An error ends the job.
+// fromWorker handles a worker's frame, which said.Check has accepted. The engine judges it: a worker that violates the
+// protocol is dropped, and the job continues if the engine can. An error ends the job.
 func (c *Coordinator) fromWorker(p *peer, e event) error {
 	switch e.Kind {
 	case wire.KindJoined:
@@ -263,7 +260,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	case wire.KindSaved:
 		return c.savedAt(p, e)
 	case wire.KindComputed:
-		c.progress = time.Now()
+		c.run.progress = time.Now()
 		orders, err := c.engine.Computed(e.Computed)
 		return c.decided(p, orders, err)
 	case wire.KindPoison:
@@ -274,7 +271,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		}
 		return c.tryFinish()
 	case wire.KindCompression:
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Compression{Worker: star.Worker(p.rank),
+		c.journal.write(runlog.Compression{Worker: star.Worker(p.rank),
 			Version: e.Compression.Version, Codec: e.Compression.Codec, Why: e.Compression.Why})
 	default:
 		orders, err := c.arch.reported(c.engine, &e.Message)
@@ -286,8 +283,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	return nil
 }
 
-// decided carries out what the engine made of a member's word, or takes leave of one that broke the
-// protocol.
+// decided carries out the engine's orders for a member's message, or drops a member that violated the protocol.
 func (c *Coordinator) decided(p *peer, orders []engine.Ready, err error) error {
 	if err != nil {
 		return c.broken(p, err)
@@ -295,8 +291,8 @@ func (c *Coordinator) decided(p *peer, orders []engine.Ready, err error) error {
 	return c.carry(orders)
 }
 
-// broken is what follows from an error of the engine: the end of the job, if it cannot go on; else
-// a member is to go. The exit code is then 69, and the message says what to resume from.
+// broken handles an error of the engine. If the job cannot continue, it ends with exit code 69 and a message that says
+// what to resume from. Otherwise the member is dropped.
 func (c *Coordinator) broken(p *peer, err error) error {
 	if lost, ok := errors.AsType[*engine.LostError](err); ok {
 		return &Error{exitcode.Lost, lost.Msg}
@@ -304,30 +300,30 @@ func (c *Coordinator) broken(p *peer, err error) error {
 	return c.drop(p, err)
 }
 
-// arrived takes the record of an iteration: to the engine, which says what is ready, and to everybody who
-// watches times. Its line stands in the run log before those of what it caused.
+// arrived passes the record of an iteration to the engine and to everything that observes times. The record's line in
+// the run log comes before the lines of what it caused.
 //
-// Times are the worker's own, except Transit: how long its gradient was on the way beyond what it
-// has measured (flight). A record without samples says only that a member took part in a round.
+// Times are the worker's own, except Transit: how long its gradient took beyond what the worker measured (Flight). A
+// record without samples only says that a member took part in a round.
 func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	batch, orders, err := c.engine.Arrive(r, p.codec != "")
 	if err != nil {
 		return c.drop(p, err)
 	}
-	if c.sharded() {
+	if c.arch.sharded() {
 		r.Transit = p.measured.Flight.Arrive(time.Now(), &r)
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
-		at := c.elapsed()
-		c.line = runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
-		c.cfg.RunLog.Record(at, &c.line)
-		if c.pilot.Running() { // the conversion to runlog.Entry allocates
-			c.tell(at, c.line)
+		at := c.journal.elapsed()
+		c.measured.line = runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
+		c.journal.log.Record(at, &c.measured.line)
+		if c.journal.pilot.Running() { // the conversion to runlog.Entry allocates
+			c.journal.tell(at, c.measured.line)
 		}
-		c.memory.Add(&r)
-		c.stats.Observe(&r)
-		c.auto.Observe(&r)
-		c.pacer.Observe(&r)
+		c.measured.memory.Add(&r)
+		c.measured.stats.Observe(&r)
+		c.flow.auto.Observe(&r)
+		c.flow.pacer.Observe(&r)
 	}
 	p.last, p.pushed = r, time.Now()
 	p.measured.Arrived(&r, c.arch.busy(r))

@@ -19,21 +19,20 @@ import (
 	"star/transport/wire"
 )
 
-// Who takes part in a job that has not begun, and who has which part of the parameters. A member says
-// Hello; its claims are held against the configuration and against those who came before; it gets a
-// rank. When all servers and the first worker are there the parameters are cut into ranges (tryAssign),
-// and workers are welcomed, who connect to every shard and say Joined.
+// The members of a job that has not begun, and the assignment of the parameters. A member sends Hello; its data are
+// checked against the configuration and the members that are already enrolled; it gets a rank. When all servers and the
+// first worker are present the parameters are cut into ranges (tryAssign), and workers are welcomed; these connect to
+// every shard and send Joined.
 
-// enrol takes a member in, or refuses it with a reason.
+// enrol accepts a member, or rejects it with a reason.
 //
 //	Hello ──► checked ──► (servers complete, ranges cut) ──► Welcome ──► Joined / Ready ──► start
 //
-// A refused member hears why, and with which exit code it is to end. Nothing of what it said is
-// kept.
+// A rejected member gets the reason and its exit code. Nothing that it sent is kept.
 func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	h := p.hello
 	if h.Job != c.cfg.Job {
-		c.refuse(p, exitcode.Disagree, fmt.Sprintf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
+		c.peers.refuse(p, exitcode.Disagree, fmt.Sprintf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
 		return nil
 	}
 	switch h.Role {
@@ -47,36 +46,26 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	case wire.RoleValidator:
 		c.enrolValidator(p)
 	default:
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("unknown role %q", h.Role))
+		c.peers.refuse(p, exitcode.Usage, fmt.Sprintf("unknown role %q", h.Role))
 	}
 	return nil
 }
 
-// refuse lets a peer know why it is not taken, and with which code it is to end. Exit codes are
-// those of package exitcode: 2 its settings are wrong, 75 it may come again, 78 it is of another
-// job or trains something else.
-func (c *Coordinator) refuse(p *peer, exit int, reason string) {
-	c.log.Warn("refused", "as", p.role, "wanted", p.rank, "peer", p.conn.Peer(), "reason", reason)
-	c.part(p, exit, reason)
-	p.gone = true
-}
-
-// enrolServer gives a server a rank and its Welcome, or refuses it: with exit code 2 where its
-// settings are wrong (rank, number of shards, an address that leads others to themselves), 75 where
-// the job has begun without it.
+// enrolServer gives a server a rank and a Welcome, or rejects it: with exit code 2 if its settings are wrong (rank,
+// number of shards, an address that other hosts cannot use), or 75 if the job has begun without it.
 func (c *Coordinator) enrolServer(p *peer) {
 	h := p.hello
-	if c.reseat(p) {
+	if c.reconnect(p) {
 		return
 	}
-	if c.engine != nil && c.copies.On() {
+	if c.engine != nil && c.placing.copies.On() {
 		if err := c.takeServer(p); err != nil {
-			c.refuse(p, exitcode.Restart, err.Error())
+			c.peers.refuse(p, exitcode.Restart, err.Error())
 		}
 		return
 	}
-	rank, no := membership.FreeRank("server", p.rank, len(c.servers), func(rank int) (string, bool) {
-		s := c.servers[rank]
+	rank, no := membership.FreeRank("server", p.rank, len(c.peers.servers), func(rank int) (string, bool) {
+		s := c.peers.servers[rank]
 		if s == nil || s.conn == nil {
 			return "", s != nil
 		}
@@ -84,85 +73,86 @@ func (c *Coordinator) enrolServer(p *peer) {
 	})
 	switch {
 	case no != nil:
-		c.refuse(p, no.Exit, no.Reason)
+		c.peers.refuse(p, no.Exit, no.Reason)
 		return
-	case c.assigned:
-		c.refuse(p, exitcode.Restart, "the job has begun; a server cannot be replaced in it")
+	case c.placing.assigned:
+		c.peers.refuse(p, exitcode.Restart, "the job has begun; a server cannot be replaced in it")
 		return
 	}
 	total := h.Shards
-	for _, s := range c.servers {
+	for _, s := range c.peers.servers {
 		if s != nil {
 			total += s.hello.Shards
 		}
 	}
 	if h.Shards < 0 || total > maxShards {
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("server %d hosts %d shards, which makes %d in the job, at most %d (--shards)", rank, h.Shards, total, maxShards))
+		c.peers.refuse(p, exitcode.Usage, fmt.Sprintf("server %d hosts %d shards, which makes %d in the job, at most %d (--shards)", rank, h.Shards, total, maxShards))
 		return
 	}
 	p.rank = rank
-	if c.place(p).Misled(p.conn.RemoteAddr()) {
+	if c.peers.place(p).Misled(p.conn.RemoteAddr()) {
 		host, _, _ := net.SplitHostPort(p.conn.RemoteAddr())
-		c.refuse(p, exitcode.Usage, fmt.Sprintf("star-ps %d is at %s, and says that it is reached at %s, which from other hosts leads to themselves: give it --advertise HOST:PORT, and --listen beyond loopback",
+		c.peers.refuse(p, exitcode.Usage, fmt.Sprintf("star-ps %d is at %s and advertises %s, which on another host means that host itself: give it --advertise HOST:PORT, and --listen beyond loopback",
 			rank, host, h.Addr))
 		return
 	}
 	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", rank, p.conn.RemoteAddr()))
-	c.servers[rank] = p
+	c.peers.servers[rank] = p
 	p.welcomed = true
-	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+	c.peers.send(p, func() error {
+		return transport.Send(p.conn, wire.Welcome{Rank: rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.elapsed(), Term: c.lease.term()}, nil)
 	})
 	c.tryAssign()
 }
 
-// maxShards of a job: so many fit into a Welcome (docs/protocol.md).
+// maxShards is the largest number of shards of a job that fits into a Welcome (docs/protocol.md).
 const maxShards = 1024
 
-// enrolWorker gives a worker a rank, or refuses it: with exit code 78 where it trains something
-// else than the job, 2 where its rank is wrong, 75 where a rank may become free, because its
-// earlier attempt is gone and nobody has noticed yet. Once the job has begun, one that may have the
-// rank comes back into it.
+// enrolWorker gives a worker a rank, or rejects it: with exit code 78 if it trains something else than the job, 2 if its
+// rank is invalid, or 75 if the rank may become free because the loss of its earlier attempt has not been noticed yet.
+// Once the job has begun, the worker joins it under that rank.
 func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	h := p.hello
 	e, err := membership.ParseEnrolment(h, payload)
 	if err != nil {
-		c.refuse(p, exitcode.Disagree, err.Error())
+		c.peers.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
 	vouched := false
-	if c.cfg.Fits != nil && !c.takeover.On() { // what was left says what the job trains
+	if c.cfg.Fits != nil && !c.takeover.On() { // the handover says what the job trains
 		if vouched, err = c.cfg.Fits(h, e); err != nil {
-			c.refuse(p, exitcode.Disagree, err.Error())
+			c.peers.refuse(p, exitcode.Disagree, err.Error())
 			return
 		}
 	}
 	var judge *wire.Hello
-	if c.validator != nil {
-		judge = &c.validator.hello
+	if c.judging.validator != nil {
+		judge = &c.judging.validator.hello
 	}
-	why, no := c.members.Terms.Check(c.rules(), judge, &h, &e, c.yields(vouched))
+	why, no := c.members.Terms.Check(&membership.Rules{
+		ResumeHash: c.cfg.ResumeHash, ResumePlain: c.cfg.ResumePlain, ResumeData: c.cfg.ResumeData, MaxParams: c.cfg.MaxParams,
+	}, judge, &h, &e, c.yields(vouched))
 	if no != nil {
-		c.refuse(p, no.Exit, no.Reason)
+		c.peers.refuse(p, no.Exit, no.Reason)
 		return
 	}
 	p.codec, e.Codec = e.Codec, ""
 	if err := c.arch.enrols(h, e); err != nil {
-		c.refuse(p, exitcode.Disagree, err.Error())
+		c.peers.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
 	if why != "" {
-		c.beginAnew()
+		c.restart()
 	}
 	rank, no := c.members.Rank(p.rank, c.engine != nil || c.takeover.On())
 	if no != nil {
-		c.refuse(p, no.Exit, no.Reason)
+		c.peers.refuse(p, no.Exit, no.Reason)
 		return
 	}
-	holder := membership.Member{Addr: p.conn.RemoteAddr(), Process: h.Process, Vouched: vouched, Came: c.elapsed()}
+	holder := membership.Member{Addr: p.conn.RemoteAddr(), Process: h.Process, Vouched: vouched, Came: c.journal.elapsed()}
 	if c.engine != nil {
-		if c.ends() {
-			c.refuse(p, exitcode.Restart, "the job ends")
+		if c.rounds.Final() || c.run.ended || c.stopping.Wound() {
+			c.peers.refuse(p, exitcode.Restart, "the job ends")
 			return
 		}
 		c.members.Take(rank, holder)
@@ -170,40 +160,39 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		return
 	}
 	if err := engine.TreeNeeds(c.cfg.Plan, rank, h); err != nil {
-		c.refuse(p, exitcode.Usage, err.Error())
+		c.peers.refuse(p, exitcode.Usage, err.Error())
 		return
 	}
 	if err := c.takeover.Stand(star.Worker(rank), (*takeover.Stand)(e.Stand)); err != nil {
-		c.refuse(p, exitcode.Disagree, err.Error())
+		c.peers.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
 	p.rank = rank
 	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
-	c.workers[rank] = p
+	c.peers.workers[rank] = p
 	c.members.Take(rank, holder)
 	if !c.members.Terms.Known() {
 		c.members.Terms.Set(h, e)
 	}
 	c.tryAssign()
-	if c.assigned {
+	if c.placing.assigned {
 		c.welcome(p)
 	}
 }
 
-// supersede takes out an earlier attempt of the process that p is, which has hung up, or could not
-// use its Welcome, before that was noticed here. An error is that of lost.
+// supersede removes an earlier attempt of p's process that disconnected, or could not use its Welcome, before the
+// coordinator noticed. An error is that of lost.
 func (c *Coordinator) supersede(p *peer) error {
 	if rank, found := c.members.Before(p.hello.Process); found {
-		return c.lost(c.holder(rank), errors.New("the same process has come again"))
+		return c.lost(c.peers.holder(rank), errors.New("the same process has reconnected"))
 	}
 	return nil
 }
 
-// takeOver takes from the workers what nobody has told the job. It comes before shards are
-// assigned, so that those make the updates that the workers want. What was given to the job counts
-// more (Adopted has zeros there).
+// takeOver takes the settings from the workers that are not configured. It comes before shards are assigned, because
+// the shards need them. Configured settings have priority (Adopted is zero there).
 func (c *Coordinator) takeOver() error {
-	if err := cmp.Or(c.members.Terms.Turns(c.sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.Workers)); err != nil {
+	if err := cmp.Or(c.members.Terms.Turns(c.arch.sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.MaxWorkers)); err != nil {
 		return &Error{exitcode.Disagree, err.Error()}
 	}
 	if c.cfg.Adopt == nil {
@@ -215,7 +204,7 @@ func (c *Coordinator) takeOver() error {
 	}
 	c.cfg.Batch, c.cfg.Epochs = cmp.Or(a.Batch, c.cfg.Batch), cmp.Or(a.Epochs, c.cfg.Epochs)
 	c.cfg.Optimizer = cmp.Or(a.Optimizer, c.cfg.Optimizer)
-	c.endBy = a.EndBy
+	c.run.endBy = a.EndBy
 	c.cfg.WholeBatches = a.Whole
 	if a.Plan != nil && !c.takeover.On() {
 		c.cfg.Plan = *a.Plan
@@ -229,56 +218,47 @@ func (c *Coordinator) takeOver() error {
 	return nil
 }
 
-// rules is what every worker is checked against.
-func (c *Coordinator) rules() *membership.Rules {
-	return &membership.Rules{
-		ResumeHash: c.cfg.ResumeHash, ResumePlain: c.cfg.ResumePlain, ResumeData: c.cfg.ResumeData, MaxParams: c.cfg.MaxParams,
-	}
-}
-
-// yields says whether the workers that have enrolled make way for one that differs from them.
+// yields reports whether the enrolled workers give way to one that differs from them.
 func (c *Coordinator) yields(vouched bool) bool {
 	return !c.takeover.On() && c.cfg.Validation == nil && c.members.Yields(vouched)
 }
 
-// beginAnew forgets those who have enrolled, and what was assigned for them: servers are told to
-// come again, as at the beginning. Servers come again with exit code 75, by themselves; workers
-// that are refused end.
-func (c *Coordinator) beginAnew() {
-	for _, p := range c.workers {
+// restart removes the enrolled workers and what was assigned for them. Servers get exit code 75 and reconnect by
+// themselves; the rejected workers end.
+func (c *Coordinator) restart() {
+	for _, p := range c.peers.workers {
 		if p != nil {
-			c.refuse(p, exitcode.Disagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: a worker has come that was told what star-ps was told (--model, --dataset, --seed)",
+			c.peers.refuse(p, exitcode.Disagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: another worker has the settings of star-ps (--model, --dataset, --seed)",
 				c.members.Terms.Hello().Model, c.members.Terms.Hello().ModelHash, c.members.Terms.Enrolled().Data))
 			c.removeWorker(p, "it trains something else")
 		}
 	}
 	c.log.Warn("starting again: the workers that enrolled before train something else", "model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data)
 	c.members.Terms = membership.Terms{}
-	if !c.assigned {
+	if !c.placing.assigned {
 		return
 	}
-	c.assigned, c.shards, c.owner, c.ready, c.copies = false, nil, nil, nil, copies.Copies{}
-	for rank, s := range c.servers {
+	c.placing.assigned, c.placing.shards, c.placing.owner, c.placing.ready, c.placing.copies = false, nil, nil, nil, copies.Copies{}
+	for rank, s := range c.peers.servers {
 		if s != nil && !s.gone {
-			c.part(s, exitcode.Restart, "the job starts again, with other workers")
+			c.peers.part(s, exitcode.Restart, "the job starts again, with other workers")
 			s.gone = true
 		}
-		c.servers[rank] = nil
+		c.peers.servers[rank] = nil
 	}
 }
 
-// tryAssign cuts the parameter vector once all servers and a worker are there.
+// tryAssign cuts the parameter vector once all servers and a worker are present.
 //
-// Ranges are cut by elements, as equal as whole numbers allow, in order of the servers' ranks; a
-// server with more shards than there are parameters gets none for the last of them. In an
-// all-reduce there are none to cut, and workers are welcomed at once. A successor has been left who
-// has what, so it assigns nothing.
+// Ranges have equal numbers of elements, up to rounding, in the order of the servers' ranks. If there are more shards
+// than parameters, the last shards are not assigned. An all-reduce has no ranges, and workers are welcomed at once. A
+// successor has the assignment in its handover and assigns nothing.
 func (c *Coordinator) tryAssign() {
-	if c.assigned || !c.members.Terms.Known() || c.takeover.On() {
+	if c.placing.assigned || !c.members.Terms.Known() || c.takeover.On() {
 		return
 	}
 	k := 0
-	for _, s := range c.servers {
+	for _, s := range c.peers.servers {
 		if s == nil {
 			return
 		}
@@ -289,49 +269,49 @@ func (c *Coordinator) tryAssign() {
 		k = int(n) // more shards than parameters: the last ones hold nothing
 	}
 	if err := c.takeOver(); err != nil {
-		c.sick = err
+		c.run.sick = err
 		return
 	}
 	layout, _ := json.Marshal(c.members.Terms.Enrolled())
 	next := 0
-	for rank, s := range c.servers {
-		first := len(c.shards)
+	for rank, s := range c.peers.servers {
+		first := len(c.placing.shards)
 		for range s.hello.Shards {
 			if next < k {
-				c.owner = append(c.owner, rank)
-				c.hosts[[2]int{rank, next}] = true
-				c.shards = append(c.shards, wire.ShardInfo{
+				c.placing.owner = append(c.placing.owner, rank)
+				c.placing.hosts[[2]int{rank, next}] = true
+				c.placing.shards = append(c.placing.shards, wire.ShardInfo{
 					Shard: next, Addr: s.hello.Addr,
 					From: n * int64(next) / int64(k), To: n * int64(next+1) / int64(k),
 				})
 				next++
 			}
 		}
-		s.hello.Shards = len(c.shards) - first
+		s.hello.Shards = len(c.placing.shards) - first
 	}
 	var err error
-	if c.copies, err = copies.Place(c.cfg.Replicas, c.places(true), c.owner); err != nil {
-		c.sick = err // there are servers enough (New)
+	if c.placing.copies, err = copies.Place(c.cfg.Replicas, c.placing.places(&c.peers, c.cfg.Coordinators, true), c.placing.owner); err != nil {
+		c.run.sick = err // cannot happen: New checks that there are enough servers
 		return
 	}
 	if !c.found() {
 		return
 	}
-	c.assigned = true
-	for rank, s := range c.servers {
+	c.placing.assigned = true
+	for rank, s := range c.peers.servers {
 		var own []wire.ShardInfo
-		for i, owner := range c.owner {
+		for i, owner := range c.placing.owner {
 			if owner == rank {
-				own = append(own, c.shards[i])
+				own = append(own, c.placing.shards[i])
 			}
 		}
-		c.send(s, func() error {
-			return transport.Send(s.conn, wire.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
+		c.peers.send(s, func() error {
+			return transport.Send(s.conn, wire.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
 		})
 	}
-	c.ready = make([]bool, k)
-	c.beginCopies()
-	for _, w := range c.workers {
+	c.placing.ready = make([]bool, k)
+	c.placing.beginCopies(&c.peers)
+	for _, w := range c.peers.workers {
 		if w != nil {
 			c.welcome(w)
 		}
@@ -340,35 +320,34 @@ func (c *Coordinator) tryAssign() {
 	c.tryStart()
 }
 
-// welcome tells an enrolled worker where shards are and where it goes on, once. In a job without a
-// checkpoint the first one is to send its parameters to the shards (Seed). One that a server's
-// address does not lead to, or another worker's that it meets, is refused: it would wait for good. It does nothing
-// for one that was
-// welcomed, or is gone.
+// welcome tells an enrolled worker, once, the addresses of the shards and where it starts. In a job without a checkpoint
+// the first worker is to send its parameters to the shards (Seed). A worker that cannot reach the address of a server,
+// or of another worker with which it exchanges, is rejected: otherwise it would wait forever. welcome does nothing for a
+// worker that was welcomed or is gone.
 func (c *Coordinator) welcome(p *peer) {
 	if p.welcomed || p.gone {
 		return
 	}
-	for _, s := range c.servers {
+	for _, s := range c.peers.servers {
 		if s != nil && s.hello.Shards > 0 {
-			if !c.place(p).Reaches(c.place(s)) {
-				why := c.place(s).Unreachable(fmt.Sprintf("star-ps %d", s.rank))
-				c.refuse(p, exitcode.Disagree, why)
+			if !c.peers.place(p).Reaches(c.peers.place(s)) {
+				why := c.peers.place(s).Unreachable(fmt.Sprintf("star-ps %d", s.rank))
+				c.peers.refuse(p, exitcode.Disagree, why)
 				c.removeWorker(p, why)
 				return
 			}
 		}
 	}
-	if why, exit := c.meets(p); why != "" {
-		c.refuse(p, exit, why)
+	if why, exit := c.peers.meets(c.arch.sharded(), c.cfg.Plan, p); why != "" {
+		c.peers.refuse(p, exit, why)
 		c.removeWorker(p, why)
 		return
 	}
 	p.welcomed = true
-	seed := c.cfg.Resume.Version == 0 && slices.Contains(c.ready, false) && c.members.Seed(p.rank)
+	seed := c.cfg.Resume.Version == 0 && slices.Contains(c.placing.ready, false) && c.members.Seed(p.rank)
 	w := wire.Welcome{
-		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
-		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
+		Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
+		Seed: seed, Shards: c.placing.shards, Elapsed: c.journal.elapsed(), Term: c.lease.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
 	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.members.Terms.Enrolled().Buffers)
 	if c.engine != nil { // it comes back
@@ -378,7 +357,7 @@ func (c *Coordinator) welcome(p *peer) {
 		}
 	}
 	c.takeover.Welcome(star.Worker(p.rank), c.engine != nil, &w)
-	w.Pass = c.members.Pass(p.rank, c.term(), w.Step)
-	c.send(p, func() error { return transport.SendWelcome(p.conn, w, buffers) })
-	c.tellViews(p)
+	w.Pass = c.members.Pass(p.rank, c.lease.term(), w.Step)
+	c.peers.send(p, func() error { return transport.SendWelcome(p.conn, w, buffers) })
+	c.placing.tellViews(&c.peers, p)
 }

@@ -10,36 +10,22 @@ import (
 	"star/runlog"
 )
 
-// A job has as many ranks as it may ever have workers (Config.Workers). Those that nobody has when
-// the training begins are absent: the barrier counts on them as little as on workers that are gone,
-// and who comes later takes the lowest of the free ranks (rejoin.go). A rank is never given to two
-// at once, and nobody changes rank.
+// A job has Config.MaxWorkers ranks. Ranks without a worker when the training begins are absent: the barrier does not
+// wait for them, as for workers that are gone. A worker that comes later gets the lowest free rank (rejoin.go). Two
+// workers never have the same rank, and a worker keeps its rank.
 
-// size is how many workers the job has.
+// size returns the numbers of workers of the job.
 func (c *Config) size() membership.Size {
-	return membership.Size{Workers: c.Workers, First: cmp.Or(c.First, c.Workers), Least: c.Least}
+	return membership.Size{MaxWorkers: c.MaxWorkers, Workers: cmp.Or(c.Workers, c.MaxWorkers), MinWorkers: c.MinWorkers}
 }
 
-// first is with how many workers the job is meant to begin.
-func (c *Config) first() int { return c.size().First }
+// first is the number of workers with which the job should begin.
+func (c *Config) first() int { return c.size().Workers }
 
-// least is the architecture's: how many workers there must be for the training to go on.
-func (c *Coordinator) least() int { return c.arch.least(&c.cfg) }
+// minWorkers is how many workers the training needs to continue; it depends on the architecture.
+func (c *Coordinator) minWorkers() int { return c.arch.minWorkers(&c.cfg) }
 
-// apart takes workers that have not joined out of a training that begins. They come to it as late ones. After this a
-// worker is in exactly one of workers and late.
-func (c *Coordinator) apart() (absent []star.Worker) {
-	absent = c.members.Begin()
-	for _, w := range absent {
-		p := c.workers[w]
-		if c.workers[w] = nil; p != nil && !p.gone {
-			c.late = append(c.late, p)
-		}
-	}
-	return absent
-}
-
-// lives says whether a worker takes part in updates, or will when the training begins.
+// lives reports whether a worker takes part in updates, or will when the training begins.
 func (c *Coordinator) lives(w star.Worker) bool {
 	if c.engine == nil {
 		return c.members.Joined(int(w))
@@ -47,8 +33,8 @@ func (c *Coordinator) lives(w star.Worker) bool {
 	return c.engine.View().Worker(w).Live
 }
 
-// resize follows a change of the workers with the quorum, where it depends on them. It is a change
-// of plan like any other, with a line of the run log.
+// resize adapts the quorum after a change of the workers, if it depends on their number. It is a change of plan like any
+// other, with a line of the run log.
 func (c *Coordinator) resize() error {
 	p, why := c.members.Quorum.Change(c.engine.View().Plan, c.engine.View().Live(), c.lives)
 	if why == "" {
@@ -57,42 +43,39 @@ func (c *Coordinator) resize() error {
 	return c.install(p, runlog.Plan{Why: why})
 }
 
-// short says whether the job waits for workers to come.
-func (c *Coordinator) short() bool { return c.members.Shortage.On() }
-
-// awaits says whether the job goes on without any worker, because others may come. In an all-reduce
-// the parameters have gone with the last one.
+// awaits reports whether the job continues without any worker, because others may come. An all-reduce loses its
+// parameters with the last worker.
 func (c *Coordinator) awaits() bool {
-	return c.engine.View().Survives() && (c.short() || c.least() > 0 && c.mover.Holds() && c.engine.View().Unfinished())
+	return c.engine.View().Survives() && (c.members.Shortage.On() || c.minWorkers() > 0 && c.placing.mover.Holds() && c.engine.View().Unfinished())
 }
 
-// thin sees whether the job has as many workers as it needs, after one came or went. While a shard moves, the end of
-// the move does that. The engine goes on; what it orders meanwhile is held, and carried out when there are enough.
+// thin checks whether the job has enough workers, after one came or left. While a shard moves, the end of the move does
+// that. The engine continues; its orders are held, and carried out when there are enough workers.
 func (c *Coordinator) thin() {
-	if c.engine == nil || c.mover.Holds() {
+	if c.engine == nil || c.placing.mover.Holds() {
 		return
 	}
 	s, live := &c.members.Shortage, c.engine.View().Live()
 	trains := !c.rounds.Final() && !c.stopping.Wound() && c.engine.View().Unfinished()
 	switch change, waited := s.Look(time.Now(), live, trains); change {
 	case membership.Short:
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: live, Least: s.Least()})
-		c.log.Warn("waiting for workers", "there", live, "at_least", s.Least(), "for", s.Limit())
+		c.journal.write(runlog.Short{Workers: live, Least: s.MinWorkers()})
+		c.log.Warn("waiting for workers", "there", live, "at_least", s.MinWorkers(), "for", s.Limit())
 	case membership.Enough:
-		c.progress = time.Now()
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Enough{Workers: live, Least: s.Least()})
+		c.run.progress = time.Now()
+		c.journal.write(runlog.Enough{Workers: live, Least: s.MinWorkers()})
 		c.log.Info("there are enough workers again", "there", live, "waited", waited.Round(time.Millisecond))
 		c.issue(s.Take())
 	}
 }
 
-// watchSize ends a job that has waited for workers for too long, with exit code 69.
+// watchSize ends a job that has waited too long for workers, with exit code 69.
 func (c *Coordinator) watchSize(now time.Time) error {
-	if !c.cfg.size().Grows() && c.least() == 0 || c.engine == nil {
+	if !c.cfg.size().Grows() && c.minWorkers() == 0 || c.engine == nil {
 		return nil
 	}
 	c.thin()
-	if !c.short() {
+	if !c.members.Shortage.On() {
 		return c.tryFinish()
 	}
 	if why := c.members.Shortage.Over(now, c.engine.View().Live()); why != "" {

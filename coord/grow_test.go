@@ -14,7 +14,7 @@ import (
 	"star/transport/wire"
 )
 
-// A job of at most four workers begins with two. A third comes, takes the next free rank, and from then on does its part; a fifth is refused.
+// A job of at most four workers begins with two. A third joins, takes the next free rank and does its part; a fifth is rejected.
 func TestMoreWorkersComeLater(t *testing.T) {
 	for _, mode := range []string{"ssgd", "asgd", "x=2", "ssp=2", "groups=0,2/1,3", "kbatch=2"} {
 		t.Run(mode, func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestMoreWorkersComeLater(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			play(t, Config{Workers: 4, First: 2, Plan: plan, Steps: 40, EvalEvery: 1}, func(w *world) {
+			play(t, Config{MaxWorkers: 4, Workers: 2, Plan: plan, Steps: 40, EvalEvery: 1}, func(w *world) {
 				w.server(0, 2, false)
 				w.worker(0)
 				time.Sleep(time.Second)
@@ -40,7 +40,7 @@ func TestMoreWorkersComeLater(t *testing.T) {
 					time.Sleep(3 * time.Second)
 					synctest.Wait()
 					if f.m == nil || f.m.Welcome.Rank != rank || f.m.Welcome.Step != 0 || f.m.Welcome.Version < 2 || f.m.Welcome.Seed {
-						t.Fatalf("who comes later is welcomed with %+v, %v", f.m, f.err)
+						t.Fatalf("a later worker is welcomed with %+v, %v", f.m, f.err)
 					}
 					late = append(late, f)
 				}
@@ -69,7 +69,7 @@ func TestMoreWorkersComeLater(t *testing.T) {
 	}
 }
 
-// A job that wants two of three begins with two, waits when one of them goes, and goes on with whoever comes.
+// A job that wants two of three workers begins with two, waits when one leaves, and continues when another one joins.
 func TestFewerThanWanted(t *testing.T) {
 	for _, phase := range []string{"released", "computed", "pushed", "arrived"} {
 		for _, mode := range []string{"ssgd", "asgd"} {
@@ -78,14 +78,14 @@ func TestFewerThanWanted(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				play(t, Config{Workers: 3, Least: 2, Plan: plan, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
+				play(t, Config{MaxWorkers: 3, MinWorkers: 2, Plan: plan, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
 					w.server(0, 2, false)
 					w.worker(0)
 					first := w.worker(1, dying(phase, 4))
 					<-first.gone
 					time.Sleep(10 * time.Second)
 					s := w.status()
-					if s.Short != 2 || !strings.Contains(s.Waiting, "1 are there, of at least 2") {
+					if s.Short != 2 || !strings.Contains(s.Waiting, "1 connected, at least 2 needed") {
 						t.Errorf("short of %d, waiting for %q", s.Short, s.Waiting)
 					}
 					version := s.Version
@@ -112,9 +112,9 @@ func TestFewerThanWanted(t *testing.T) {
 	}
 }
 
-// Who dies while the job waits leaves nothing behind: what was kept for it is not given to whoever takes its rank, and is computed once.
+// A worker that dies while the job waits leaves nothing behind: what was held for it does not reach the next worker with its rank, and is computed once.
 func TestDeathWhileWaiting(t *testing.T) {
-	play(t, Config{Workers: 2, Least: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, MinWorkers: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
 		w.server(0, 1, false)
 		a := w.worker(0)
 		b := w.worker(1, dying("released", 4))
@@ -125,7 +125,7 @@ func TestDeathWhileWaiting(t *testing.T) {
 		<-a.gone
 		time.Sleep(5 * time.Second)
 		if s := w.status(); s.Phase != "training" || s.Workers[0].State != "gone" || s.Workers[1].State != "gone" {
-			t.Errorf("with nobody there: %s, %+v", s.Phase, s.Workers)
+			t.Errorf("without workers: %s, %+v", s.Phase, s.Workers)
 		}
 		c := w.worker(-1, func(f *fakeWorker) { f.rank = 0 })
 		time.Sleep(100 * time.Millisecond)
@@ -140,16 +140,16 @@ func TestDeathWhileWaiting(t *testing.T) {
 		seen := map[int64]bool{}
 		for _, s := range slices.Concat(c.used, d.used) {
 			if seen[s.Start] {
-				t.Errorf("the batch at %d was computed twice by those who came in the place of others", s.Start)
+				t.Errorf("the batch at %d was computed twice by replacements", s.Start)
 			}
 			seen[s.Start] = true
 		}
 	})
 }
 
-// A job that begins with fewer than it is meant to takes in who has not reached every shard yet.
+// A job that begins with fewer workers than planned accepts a worker that has not connected to every shard yet.
 func TestBeginsWhileOthersConnect(t *testing.T) {
-	play(t, Config{Workers: 2, Least: 1, Steps: 20}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, MinWorkers: 1, Steps: 20}, func(w *world) {
 		w.server(0, 1, false)
 		connects := func(d time.Duration) func(*fakeWorker) {
 			return func(f *fakeWorker) {
@@ -179,29 +179,29 @@ func TestBeginsWhileOthersConnect(t *testing.T) {
 	})
 }
 
-// A job that waits in vain ends, and says for how many.
+// A job that waits too long ends and names the number of workers.
 func TestWaitsForWorkersInVain(t *testing.T) {
-	play(t, Config{Workers: 2, Least: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, MinWorkers: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		b := w.worker(1, dying("computed", 4))
 		<-b.gone
 		at := time.Now()
 		w.finished(time.Hour)
-		w.failed(exitcode.Lost, "only 1 workers are left, of at least 2", "1m0s", "; the last loss: worker 1: ")
+		w.failed(exitcode.Lost, "only 1 workers are left, at least 2", "1m0s", "; the last loss: worker 1: ")
 		if took := time.Since(at); took < time.Minute || took > 70*time.Second {
 			t.Errorf("it waited for %v", took)
 		}
 	})
 }
 
-// backup=B goes without B of those who are there, however many they are.
+// With backup=B an update does not wait for B of the present workers, however many they are.
 func TestBackupFollowsTheWorkers(t *testing.T) {
 	plan, err := modes.Parse("backup=1", 4)
 	if err != nil {
 		t.Fatal(err)
 	}
-	play(t, Config{Workers: 4, First: 2, Plan: plan, Steps: 60}, func(w *world) {
+	play(t, Config{MaxWorkers: 4, Workers: 2, Plan: plan, Steps: 60}, func(w *world) {
 		w.server(0, 1, false)
 		slow := func(f *fakeWorker) { f.pace = 10 * time.Second }
 		w.worker(0)
@@ -230,24 +230,24 @@ func TestBackupFollowsTheWorkers(t *testing.T) {
 
 func TestSizesThatCannotBe(t *testing.T) {
 	for _, c := range []Config{
-		{Workers: 2, First: 3}, {Workers: 2, First: -1}, {Workers: 4, First: 2, Least: 3}, {Workers: 4, Least: 5}, {Workers: 4, Least: -1},
+		{MaxWorkers: 2, Workers: 3}, {MaxWorkers: 2, Workers: -1}, {MaxWorkers: 4, Workers: 2, MinWorkers: 3}, {MaxWorkers: 4, MinWorkers: 5}, {MaxWorkers: 4, MinWorkers: -1},
 	} {
 		c.Batch, c.Steps = 4, 1
 		if _, err := New(c); err == nil {
-			t.Errorf("%d workers, first %d, least %d: accepted", c.Workers, c.First, c.Least)
+			t.Errorf("%d workers, first %d, least %d: accepted", c.MaxWorkers, c.Workers, c.MinWorkers)
 		}
 	}
 }
 
-// Where another process may take a job over, the last worker may go: whoever takes it over would wait for workers, and so does the coordinator that is there. It makes no
-// difference whether workers die or are told to end.
+// In a job that another process may take over, the last worker may leave: a successor would wait for workers, and so does the
+// present coordinator, whether workers die or must end.
 func TestLastWorkerWhereOthersMayCoordinate(t *testing.T) {
 	for name, c := range map[string]struct{ back, told bool }{
-		"it comes back": {back: true}, "nobody comes": {}, "it was told to end, and comes back": {back: true, told: true}, "it was told to end": {told: true},
+		"it comes back": {back: true}, "no replacement": {}, "it was told to end, and comes back": {back: true, told: true}, "it was told to end": {told: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			play(t, Config{Workers: 2, Servers: 2, Coordinators: 1, Steps: 20, Lease: newTestLease(1), JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Coordinators: 1, Steps: 20, Lease: newTestLease(1), JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
 				w.server(0, 0, false)
 				w.server(1, 1, false)
 				var a, b *fakeWorker
@@ -271,7 +271,7 @@ func TestLastWorkerWhereOthersMayCoordinate(t *testing.T) {
 				w.finished(time.Hour)
 				switch {
 				case !c.back:
-					w.failed(exitcode.Lost, "only 0 workers are left, of at least 1", "1m0s", "; the last loss: worker ")
+					w.failed(exitcode.Lost, "only 0 workers are left, at least 1", "1m0s", "; the last loss: worker ")
 					if c.told && (len(saved) != 1 || saved[0].Samples == 0) {
 						t.Errorf("saved %+v", saved)
 					}

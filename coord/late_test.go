@@ -13,7 +13,7 @@ import (
 	"star/transport/wire"
 )
 
-// hasty is a Pilot that says how long iterations may take, and leaves behind each worker that takes longer.
+// hasty is a Pilot that sets deadlines, and excludes each worker that misses one.
 type hasty struct {
 	deadlines []time.Duration
 	change    bool
@@ -32,7 +32,7 @@ func (h *hasty) Tell(l runlog.Line) []advice.Remark {
 	return nil
 }
 
-// While a worker stands still in SSGD nothing happens, and its deadline is what the pilot hears; the job may then go on without it.
+// While a worker is stopped in SSGD nothing happens, and the pilot gets its missed deadline; the job may then continue without it.
 func TestLate(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -48,7 +48,7 @@ func TestLate(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pilot := &hasty{deadlines: c.deadlines, change: c.change}
-			play(t, Config{Workers: 2, Steps: 400, Pilot: pilot}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 400, Pilot: pilot}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0, func(f *fakeWorker) { f.pace = 100 * time.Millisecond })
 				stood := false

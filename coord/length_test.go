@@ -9,9 +9,9 @@ import (
 	"star"
 )
 
-// In a running job a worker that says twice the length of its gradients is taken leave of, and named; the others are not.
+// A worker that reports twice the length of its gradients is dropped and named; the others are not.
 func TestWorkerThatExaggerates(t *testing.T) {
-	play(t, Config{Workers: 3, Servers: 1, Steps: 30}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Servers: 1, Steps: 30}, func(w *world) {
 		w.sums = func(*fakeServer, star.Worker, int64) float64 { return 2 }
 		w.server(0, 2, false)
 		for rank := range 3 {

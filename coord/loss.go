@@ -14,39 +14,19 @@ import (
 	"star/transport/wire"
 )
 
-// How members go. There are four ways: they say so (left), their connection ends or they are silent
-// (lost), they break the protocol (drop), or they are told to (part). What follows is the same: the
-// engine hears of it, everything that waited for them is looked at again, and the job ends only if
-// it cannot go on.
+// How members leave. There are four ways: they report it (left), their connection ends or they are silent (lost), they
+// violate the protocol (drop), or the coordinator removes them (part). The consequences are the same: the engine gets the loss,
+// everything that waited for the member is checked again, and the job ends only if it cannot continue.
 
-// send sends one small message, behind those that wait. A peer that does not take it is closed, and
-// its reader returns the error. write puts one message into the peer's outbox, so nothing here waits
-// for the network. A peer that is nil or gone gets nothing, so callers need not check.
-func (c *Coordinator) send(p *peer, write func() error) {
-	if p != nil && !p.gone {
-		c.out.Send(p.conn, write)
-	}
-}
-
-// drop ends the connection of a member that broke the protocol. The job goes on. It ends with exit
-// code 78. An error is that of lost: the job cannot go on without it.
+// drop disconnects a member that violated the protocol, with exit code 78. The job continues. An error is that of lost:
+// the job cannot continue without the member.
 func (c *Coordinator) drop(p *peer, why error) error {
-	c.log.Warn("closing a connection that broke the protocol", "peer", p.conn.Peer(), "reason", why)
-	c.part(p, exitcode.Disagree, why.Error())
+	c.log.Warn("closed a connection that violated the protocol", "peer", p.conn.Peer(), "reason", why)
+	c.peers.part(p, exitcode.Disagree, why.Error())
 	return c.lost(p, why)
 }
 
-// part tells a peer why it must go. Its reader goes on for a moment, because a socket that is
-// closed with bytes unread takes back what was sent last; the peer's own close, or the deadline,
-// ends it. It is not gone by that: the caller says what its loss means (lost), or that it never was
-// a member (refuse).
-func (c *Coordinator) part(p *peer, exit int, reason string) {
-	c.send(p, func() error { return transport.Send(p.conn, wire.Reject{Exit: exit, Reason: reason}, nil) })
-	p.parted = true
-	p.conn.EndReads(time.Now().Add(time.Second))
-}
-
-// hangUp closes the connection of a peer that nobody has taken leave of.
+// hangUp closes the connection of a peer that was not sent a reason (part).
 func (p *peer) hangUp() {
 	p.gone = true
 	if !p.parted {
@@ -54,45 +34,44 @@ func (p *peer) hangUp() {
 	}
 }
 
-// left is a member that said good-bye.
+// left handles a member's Leave.
 //
-// One that a signal has told to end is kept for a moment (leaving), because others may be told as
-// well. One whose training has diverged ends the job when most of those who are left have said the
-// same, so that one broken worker does not.
+// A member that was told to end by a signal stays for a moment (leaving), because others may be told as well. A worker
+// with a diverged training ends the job when most of the remaining workers have reported the same, so that one broken
+// worker does not.
 func (c *Coordinator) left(p *peer, m wire.Leave) error {
 	if c.leaving(p, m) {
-		c.log.Info("is to leave", "peer", p.conn.Peer(), "reason", m.Reason)
+		c.log.Info("member was told to end", "peer", p.conn.Peer(), "reason", m.Reason)
 		return c.muster(time.Now())
 	}
 	if p.retired {
 		return nil
 	}
 	level := slog.LevelInfo
-	if p.role == wire.RoleWorker { // what follows says it
+	if p.role == wire.RoleWorker { // removeWorker logs it
 		level = slog.LevelDebug
 	}
-	c.log.Log(context.Background(), level, "left", "peer", p.conn.Peer(), "reason", transport.Brief(m.Reason))
+	c.log.Log(context.Background(), level, "member left", "peer", p.conn.Peer(), "reason", transport.Brief(m.Reason))
 	why := fmt.Errorf("left: %s", m.Reason)
-	if p.role == wire.RoleWorker && c.engine != nil && !c.isLate(p) && m.Exit != exitcode.Diverged {
+	if p.role == wire.RoleWorker && c.engine != nil && !c.peers.isLate(p) && m.Exit != exitcode.Diverged {
 		return c.retire(p, m)
 	}
-	if m.Exit != exitcode.Diverged || p.role != wire.RoleWorker || c.engine == nil || c.isLate(p) {
+	if m.Exit != exitcode.Diverged || p.role != wire.RoleWorker || c.engine == nil || c.peers.isLate(p) {
 		return c.lost(p, why)
 	}
 	reason := c.members.Diverge(p.rank, m.Reason)
 	err := c.lost(p, why)
-	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnLoss || c.members.Diverged(c.engine.View().Live()) {
+	if c.cfg.Poison == poison.Fatal || c.cfg.StopOnFailure || c.members.Diverged(c.engine.View().Live()) {
 		return &Error{exitcode.Diverged, reason}
 	}
 	return err
 }
 
-// lost is a member whose connection ended.
+// lost handles the end of a member's connection.
 //
-// The job goes on without a worker, unless it is the last one or was told not to (--on-failure
-// stop); without a server that has no shards; without one whose shards have copies elsewhere.
-// Anything else is an *Error with exit code 69, and why is in it. A loss that is known already
-// changes nothing.
+// The job continues without a worker, unless it is the last one or --on-failure stop is set; without a server that has no
+// shards; and without a server if its shards have copies elsewhere. Any other loss is an *Error with exit code 69 that
+// includes why. A loss that is already known changes nothing.
 func (c *Coordinator) lost(p *peer, why error) error {
 	if p.gone {
 		return nil
@@ -102,45 +81,45 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	}
 	if p.role == wire.RoleServer {
 		p.hangUp()
-		if p.rank >= 0 && p.rank < len(c.servers) && c.servers[p.rank] == p {
-			if c.engine == nil && !c.assigned {
-				c.servers[p.rank] = nil // it may come back
+		if p.rank >= 0 && p.rank < len(c.peers.servers) && c.peers.servers[p.rank] == p {
+			if c.engine == nil && !c.placing.assigned {
+				c.peers.servers[p.rank] = nil // it may come back
 				c.forget(p.rank)
 				return nil
 			}
-			if c.replaceable() && p.hello.Shards == 0 && (!c.copies.On() || c.engine == nil || p.rank < c.cfg.Coordinators) { // another one that may coordinate
+			if c.lease.replaceable() && p.hello.Shards == 0 && (!c.placing.copies.On() || c.engine == nil || p.rank < c.cfg.Coordinators) { // only a candidate to coordinate
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
 				return nil
 			}
-			if c.copies.On() && (c.engine != nil || c.takeover.Trained() && c.assigned) && (p.rank != 0 || c.replaceable()) {
+			if c.placing.copies.On() && (c.engine != nil || c.takeover.Trained() && c.placing.assigned) && (p.rank != 0 || c.lease.replaceable()) {
 				return c.lostServer(p, why)
 			}
 			if c.engine == nil && c.spared(p) {
 				if err := c.lostServer(p, why); err != nil {
 					return err
 				}
-				for shard := range c.ready {
-					c.ready[shard] = c.copies.Ready(shard)
+				for shard := range c.placing.ready {
+					c.placing.ready[shard] = c.placing.copies.Ready(shard)
 				}
 				c.tryStart()
 				return nil
 			}
-			if c.engine != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
+			if c.engine != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare server
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
-				return c.move(c.mover.Gone(p.rank, why))
+				return c.move(c.placing.mover.Gone(p.rank, why))
 			}
 			return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
 		}
 		return nil
 	}
-	if c.isLate(p) {
+	if c.peers.isLate(p) {
 		c.lostLate(p, why)
 		return nil
 	}
-	if c.stopping.Still() { // its gradient would not count any more
+	if c.stopping.Still() { // its gradient would not be used any more
 		p.hangUp()
-		if c.stopping.Wound() && !c.sharded() {
-			return c.lostParameters(p, why) // with the parameters
+		if c.stopping.Wound() && !c.arch.sharded() {
+			return c.lostParameters(p, why) // the parameters were in it
 		}
 		c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
 		c.saves.Leave(star.Worker(p.rank))
@@ -151,14 +130,14 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if c.engine == nil {
 		return nil
 	}
-	c.enlisted()
+	c.lease.persist(c.enlist)
 	if c.stopping.Wound() {
 		if !c.engine.View().Survives() {
 			return c.lostParameters(p, why)
 		}
 		return c.windOn()
 	}
-	if c.cfg.StopOnLoss && !c.rounds.Final() && !p.retired {
+	if c.cfg.StopOnFailure && !c.rounds.Final() && !p.retired {
 		return &Error{exitcode.Lost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
 	if c.engine.View().Live() == 0 && (!c.rounds.Final() || !c.engine.View().Survives()) && !c.awaits() && c.stopping.Cause() == nil {
@@ -174,47 +153,44 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	return c.tryFinish()
 }
 
-// strike takes what w is told out of everything that waits: for copies, for the end of a move, for
-// others to come. Otherwise who comes in its place would be told it.
+// strike removes messages to w from everything that is held: for copies, for the end of a move, for more workers.
+// Otherwise the next worker with this rank would get them.
 func (c *Coordinator) strike(w star.Worker) {
-	c.copies.Strike(w)
-	c.mover.Strike(w)
+	c.placing.copies.Strike(w)
+	c.placing.mover.Strike(w)
 	c.members.Shortage.Strike(w)
 }
 
-// removeWorker takes a worker out of the job. Before the start its rank becomes free, and the run
-// log has no line of it. After it the run log says with which samples it was lost, the engine says
-// who goes on without it, and every wait that counted it is looked at again: an evaluation, a
-// checkpoint, a residual. What is held back for a worker (orders of a move, of a shortage) is
-// struck out, so that a later attempt with the same rank does not get it.
+// removeWorker removes a worker from the job. Before the start its rank becomes free, without a line in the run log.
+// Later the run log gets a line with the samples that were lost with it, the engine decides which workers continue, and every wait
+// that included the worker is checked again: an evaluation, a checkpoint, a residual. Messages that are held for it
+// (orders of a move, of a shortage) are removed, so that a later worker with the same rank does not get them.
 func (c *Coordinator) removeWorker(p *peer, why string) {
 	p.hangUp()
-	if c.isLate(p) {
+	if c.peers.isLate(p) {
 		c.members.Leave(p.rank)
 	}
-	if p.rank < 0 || p.rank >= len(c.workers) || c.workers[p.rank] != p {
+	if p.rank < 0 || p.rank >= len(c.peers.workers) || c.peers.workers[p.rank] != p {
 		return
 	}
 	c.members.Leave(p.rank)
 	if c.engine == nil {
-		c.workers[p.rank] = nil // its rank is free again
+		c.peers.workers[p.rank] = nil // its rank is free again
 		c.log.Warn("a worker is gone before the start", "worker", p.rank, "reason", transport.Brief(why))
 		return
 	}
 	c.members.Shortage.Lost(p.rank, transport.Brief(why))
 	a := c.engine.View().Worker(star.Worker(p.rank))
-	at := c.elapsed()
 	line := runlog.Leave{Worker: star.Worker(p.rank), Peer: p.conn.Peer(), Why: why}
 	if !a.Parked {
 		line.Start, line.Count = a.Start, a.Count
 	}
-	c.cfg.RunLog.Write(at, line)
-	c.tell(at, line)
-	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.OneLine(why)) // in full: it may be what ends the job
+	c.journal.note(line)
+	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.OneLine(why)) // in full: it may be the reason why the job ends
 	orders := c.engine.Leave(star.Worker(p.rank))
 	c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
 	c.saves.Leave(star.Worker(p.rank))
-	c.workers[p.rank] = nil
+	c.peers.workers[p.rank] = nil
 	c.strike(star.Worker(p.rank))
 	c.thin()
 	c.issue(orders)

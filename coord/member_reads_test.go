@@ -10,18 +10,18 @@ import (
 	"star/transport/wire"
 )
 
-// A worker that sends many messages and reads none is taken out of the job. The others do not notice.
+// A worker that sends many messages and reads none is dropped. The others do not notice.
 func TestMemberThatDoesNotRead(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		pings int // each of which wants an answer
+		pings int // each wants an answer
 		why   string
 	}{
 		{"takes no message", 2000, "it does not take a message"},
 		{"lets its queue run full", 400000, "it does not read"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			play(t, Config{Workers: 3, Steps: 30, Plan: modes.ASGD(3)}, func(w *world) {
+			play(t, Config{MaxWorkers: 3, Steps: 30, Plan: modes.ASGD(3)}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0)
 				w.worker(1)
@@ -62,9 +62,9 @@ func TestMemberThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// A member that was told to leave does not stay by sending what takes long to read.
+// A member that must leave cannot stay by sending messages that take long to read.
 func TestPartedMemberCannotStay(t *testing.T) {
-	play(t, Config{Workers: 1, JoinTimeout: time.Hour}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, JoinTimeout: time.Hour}, func(w *world) {
 		w.server(0, 1, true)
 		m, err := w.join(hello(0), enrolment)
 		if err != nil {

@@ -17,38 +17,37 @@ import (
 	"star/transport/wire"
 )
 
-// Move has a shard moved to the server of a rank while the job runs, and returns when that is done:
-// from then on the new server has it. An error says why it stays where it is; the job goes on in
-// either case. The result says how long it took, and by how much the next update was late. It may
-// be called from any goroutine but that of Run; one move is under way at a time.
+// Move moves a shard to the server of a rank while the job runs. It returns when the move is done: from then on the new
+// server has the shard. An error says why the shard stays; the job continues in either case. The result has the duration
+// of the move and the delay of the next update. It may be called from any goroutine but that of Run; one move is made at
+// a time.
 func (c *Coordinator) Move(ctx context.Context, shard, server int) (runlog.Move, error) {
 	var m runlog.Move
 	err := c.Ask(ctx, &m, "move", strconv.Itoa(shard), strconv.Itoa(server))
 	return m, err
 }
 
-// placed lists servers and shards. For the status: a server that has not come is not among them,
-// one that is gone is.
+// placed lists servers and shards for the status. A server that has not come yet is not listed; one that is gone is.
 func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
-	for i, s := range c.servers {
+	for i, s := range c.peers.servers {
 		if s == nil {
 			continue
 		}
 		servers = append(servers, ServerStatus{Server: i, Host: s.hello.Host, Addr: s.hello.Addr, Gone: s.gone, CopyRate: s.copyRate})
 		servers[len(servers)-1].Shards = 0
 		if c.cfg.Shift {
-			servers[len(servers)-1].Site, servers[len(servers)-1].Load = c.site(s), c.serverLoad(s)
+			servers[len(servers)-1].Site, servers[len(servers)-1].Load = c.peers.site(s), c.flow.serverLoad(&c.peers, s)
 		}
 	}
-	moving, busy := c.mover.Busy()
-	for i, s := range c.shards {
-		shards = append(shards, ShardStatus{Shard: i, Server: c.owner[i], Bytes: 4 * (s.To - s.From), Moving: busy && moving == i})
-		if c.copies.On() {
-			v, st := c.copies.View(i), &shards[i]
-			st.Term, st.Followers, st.Replicas = v.Term, v.Followers, c.copies.Want()
+	moving, busy := c.placing.mover.Busy()
+	for i, s := range c.placing.shards {
+		shards = append(shards, ShardStatus{Shard: i, Server: c.placing.owner[i], Bytes: 4 * (s.To - s.From), Moving: busy && moving == i})
+		if c.placing.copies.On() {
+			v, st := c.placing.copies.View(i), &shards[i]
+			st.Term, st.Followers, st.Replicas = v.Term, v.Followers, c.placing.copies.Want()
 		}
 		for j := range servers {
-			if servers[j].Server == c.owner[i] {
+			if servers[j].Server == c.placing.owner[i] {
 				servers[j].Shards++
 			}
 		}
@@ -56,53 +55,53 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 	return servers, shards
 }
 
-// beginMove carries out star ctl move. The answer comes when the move has ended. What is against it
-// is in the reply. An error ends the job.
+// beginMove carries out star ctl move. The reply follows when the move has ended, or at once if the move is rejected. An error
+// ends the job.
 func (c *Coordinator) beginMove(e event) error {
-	servers := make([]moves.Server, len(c.servers))
-	for i, p := range c.servers {
+	servers := make([]moves.Server, len(c.peers.servers))
+	for i, p := range c.peers.servers {
 		servers[i] = moves.Server{Host: p.hello.Host, Addr: p.hello.Addr, Gone: p.gone}
 	}
-	shard, to, err := moves.Parse(e.control[1:], len(c.shards), servers)
-	moving, busy := c.mover.Busy()
+	shard, to, err := moves.Parse(e.control[1:], len(c.placing.shards), servers)
+	moving, busy := c.placing.mover.Busy()
 	switch {
 	case err != nil:
-	case !c.sharded():
+	case !c.arch.sharded():
 		err = errors.New("an all-reduce has no shards")
-	case c.replaceable():
-		err = errors.New("in a job with --coordinators shards stay where they are")
-	case c.copies.On():
-		err = errors.New("shards with copies (--replicas) stay where they are")
+	case c.lease.replaceable():
+		err = errors.New("shards cannot move in a job with --coordinators")
+	case c.placing.copies.On():
+		err = errors.New("shards with copies (--replicas) cannot move")
 	case busy:
 		err = fmt.Errorf("shard %d is moving: one at a time", moving)
-	case c.rounds.Final() || c.ended:
+	case c.rounds.Final() || c.run.ended:
 		err = errors.New("the job is about to end")
-	case c.short():
-		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.least())
-	case len(c.late) > 0:
-		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.late[0].rank)
-	case c.owner[shard] == to:
+	case c.members.Shortage.On():
+		err = fmt.Errorf("the job waits for workers: %d connected, at least %d needed (--min-workers)", c.engine.View().Live(), c.minWorkers())
+	case len(c.peers.late) > 0:
+		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.peers.late[0].rank)
+	case c.placing.owner[shard] == to:
 		err = fmt.Errorf("shard %d is at server %d already", shard, to)
 	}
 	if err != nil {
 		e.reply <- reply{err: "move: " + err.Error()}
 		return nil
 	}
-	s, from := c.shards[shard], c.owner[shard]
-	s.Addr = c.servers[from].hello.Addr
+	s, from := c.placing.shards[shard], c.placing.owner[shard]
+	s.Addr = c.peers.servers[from].hello.Addr
 	j := moves.Job{ShardInfo: s, Source: from, Target: to}
-	c.moveAsked = e.reply
-	c.log.Info("a shard moves", "shard", shard, "from", from, "to", to, "bytes", j.Bytes())
-	return c.move(c.mover.Begin(time.Now(), j))
+	c.placing.moveAsked = e.reply
+	c.log.Info("shard move started", "shard", shard, "from", from, "to", to, "bytes", j.Bytes())
+	return c.move(c.placing.mover.Begin(time.Now(), j))
 }
 
-// watchMove ends a move that takes too long, and goes on with one that waited. A job that waits for workers moves
-// nothing: its orders are kept until workers come, and these are not told where shards are while one moves.
+// watchMove ends a move that takes too long, and continues one that waited. A job that waits for workers moves no
+// shard: its orders are held until workers come, and these are not sent addresses of shards during a move.
 func (c *Coordinator) watchMove(now time.Time) error {
-	if c.short() {
-		return c.move(c.mover.Drop("the job waits for workers"))
+	if c.members.Shortage.On() {
+		return c.move(c.placing.mover.Drop("the job waits for workers"))
 	}
-	return c.move(c.mover.Tick(now, c.saves.Open()))
+	return c.move(c.placing.mover.Tick(now, c.saves.Open()))
 }
 
 // move carries out what the mover decided. An error ends the job.
@@ -111,48 +110,48 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 		var err error
 		switch e := e.(type) {
 		case moves.Adopt:
-			p := c.servers[e.Server]
+			p := c.peers.servers[e.Server]
 			if e.Stage == wire.Prepare {
-				c.hosts[[2]int{e.Server, e.Shard}] = true
+				c.placing.hosts[[2]int{e.Server, e.Shard}] = true
 			}
-			c.send(p, func() error { return transport.Send(p.conn, e.Adopt, nil) })
+			c.peers.send(p, func() error { return transport.Send(p.conn, e.Adopt, nil) })
 		case moves.Hand:
-			p := c.servers[e.Server]
+			p := c.peers.servers[e.Server]
 			e.Seq = c.engine.View().Seq
-			c.send(p, func() error { return transport.Send(p.conn, e.Hand, nil) })
+			c.peers.send(p, func() error { return transport.Send(p.conn, e.Hand, nil) })
 		case moves.Place:
-			p := c.servers[e.Server]
-			c.owner[e.Shard], c.shards[e.Shard].Addr = e.Server, p.hello.Addr
+			p := c.peers.servers[e.Server]
+			c.placing.owner[e.Shard], c.placing.shards[e.Shard].Addr = e.Server, p.hello.Addr
 			p.hello.Shards++
 			p.copyRate = e.Rate
 		case moves.Route:
-			for w, p := range c.workers {
-				c.send(p, func() error {
-					return transport.Send(p.conn, wire.Route{Worker: star.Worker(w), Shard: e.Shard, Addr: c.shards[e.Shard].Addr}, nil)
+			for w, p := range c.peers.workers {
+				c.peers.send(p, func() error {
+					return transport.Send(p.conn, wire.Route{Worker: star.Worker(w), Shard: e.Shard, Addr: c.placing.shards[e.Shard].Addr}, nil)
 				})
 			}
 		case moves.Ended:
 			c.endMove(e.Move)
 		case moves.Resume:
-			err = c.carry(c.mover.Take())
+			err = c.carry(c.placing.mover.Take())
 		case moves.Cleared:
-			c.servers[e.Server].hello.Shards--
-			c.log.Debug("nothing of the shard is at its old place any more", "shard", e.Shard, "server", e.Server)
+			c.peers.servers[e.Server].hello.Shards--
+			c.log.Debug("old server has dropped the shard", "shard", e.Shard, "server", e.Server)
 		case moves.Lost:
 			err = &Error{exitcode.Lost, e.Why}
 		case moves.Lend:
-			err = c.copies.Lend(e.Shard, e.Server, c.engine.View().Seq)
+			err = c.placing.copies.Lend(e.Shard, e.Server, c.engine.View().Seq)
 		case moves.Share:
 			var effects []copies.Effect
-			if effects, err = c.copies.Share(e.Shard, e.Server, e.Took); err == nil {
+			if effects, err = c.placing.copies.Share(e.Shard, e.Server, e.Took); err == nil {
 				err = c.copied(effects)
 			}
 		case moves.Unshare:
-			if !c.servers[e.Server].gone {
-				err = c.copied(c.copies.Unshare(time.Now(), e.Shard, e.Server, e.Why, c.servers[e.Source].gone))
+			if !c.peers.servers[e.Server].gone {
+				err = c.copied(c.placing.copies.Unshare(time.Now(), e.Shard, e.Server, e.Why, c.peers.servers[e.Source].gone))
 			}
 		case moves.Uncopied:
-			err = c.copied(c.copies.Uncopied(time.Now(), e.Shard, e.Server, e.Why))
+			err = c.copied(c.placing.copies.Uncopied(time.Now(), e.Shard, e.Server, e.Why))
 		}
 		if err != nil {
 			return err
@@ -161,19 +160,18 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 	return nil
 }
 
-// endMove writes the line of a move and answers the caller that asked for it. What was measured of the links of both
-// servers is discarded.
+// endMove writes the line of a move and replies to the caller. Measurements of the links of both servers are discarded.
 func (c *Coordinator) endMove(m runlog.Move) {
-	c.links.Forget(m.From, m.To)
-	c.cfg.RunLog.Write(c.elapsed(), m)
+	c.flow.links.Forget(m.From, m.To)
+	c.journal.write(m)
 	r := reply{}
 	if m.Err != "" {
-		c.log.Warn("a shard stays where it is", "shard", m.Shard, "server", m.From, "reason", m.Err)
+		c.log.Warn("shard move failed", "shard", m.Shard, "server", m.From, "reason", m.Err)
 		r.err = fmt.Sprintf("move: shard %d stays at server %d: %s", m.Shard, m.From, m.Err)
 	} else {
-		c.log.Info("a shard has moved", "shard", m.Shard, "from", m.From, "to", m.To, "bytes", m.Bytes,
+		c.log.Info("shard moved", "shard", m.Shard, "from", m.From, "to", m.To, "bytes", m.Bytes,
 			"copied_in", m.Copy.Duration().Round(time.Microsecond), "update_late_by", m.Delay.Duration().Round(time.Microsecond))
 		r.json, _ = json.Marshal(m)
 	}
-	c.moveAsked <- r
+	c.placing.moveAsked <- r
 }

@@ -13,9 +13,9 @@ import (
 	"star/transport/wire"
 )
 
-// A server dies, or falls silent, in the middle of a move, when the shard's state is being copied and updates wait for it. If it is the new one
-// the move is given up: the old server goes on with what it has, every update that waited is made once, and no sample is
-// lost. If it is the old one, the shard is gone with it, and the job ends saying so.
+// A server dies, or falls silent, during a move, while the shard's state is copied and updates wait for it. If it is the new
+// server, the move is given up: the old one continues with its state, every waiting update is made once, and no sample is
+// lost. If it is the old one, the shard is lost with it, and the job ends with that reason.
 func TestServerDiesDuringTheCopy(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -29,7 +29,7 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 		{"the old one dies", func(from, _ *fakeServer) { from.m.Close() }, true, "server 1 (s1) is lost"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			play(t, Config{Workers: 2, Servers: 3, Steps: 60}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 3, Steps: 60}, func(w *world) {
 				a, from := w.server(0, 1, false), w.server(1, 1, false)
 				to := w.server(2, 0, false)
 				during := 0
@@ -53,7 +53,7 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 				before := len(from.seen())
 				_, said := w.ask("move", "1", "2")
 				if !strings.Contains(said, c.why) && !c.lost {
-					t.Errorf("star ctl move is told %q, want %q", said, c.why)
+					t.Errorf("star ctl move got %q, want %q", said, c.why)
 				}
 				w.finished(5 * time.Minute)
 				if c.lost {
@@ -69,7 +69,7 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 					t.Errorf("the run log has the moves %v", moves)
 				}
 				if want := []wire.HandStage{wire.Give, wire.Keep}; !slices.Equal(from.hands, want) {
-					t.Errorf("the old server is told %v, want %v", from.hands, want)
+					t.Errorf("the old server got %v, want %v", from.hands, want)
 				}
 				if len(from.seen()) != len(a.seen()) || len(from.seen()) != 60 {
 					t.Errorf("shard 0 has made %d updates and shard 1 %d, want 60", len(a.seen()), len(from.seen()))
@@ -87,9 +87,9 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 	}
 }
 
-// While a server makes room for a shard, all workers go: who comes in their place does not wait for the move, which would wait for them.
+// While a server prepares for a shard, all workers leave: workers that replace them do not wait for the move, which would wait for them.
 func TestMoveWithoutWorkers(t *testing.T) {
-	play(t, Config{Workers: 2, Least: 1, Servers: 3, Steps: 60, JoinTimeout: time.Minute}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, MinWorkers: 1, Servers: 3, Steps: 60, JoinTimeout: time.Minute}, func(w *world) {
 		w.server(0, 1, false)
 		w.server(1, 1, false)
 		to := w.server(2, 0, false)
@@ -115,10 +115,10 @@ func TestMoveWithoutWorkers(t *testing.T) {
 		<-a.gone
 		<-b.gone
 		if no := <-said; !strings.Contains(no, "the job waits for workers") {
-			t.Errorf("star ctl move is told %q", no)
+			t.Errorf("star ctl move got %q", no)
 		}
-		if _, no := w.ask("move", "1", "2"); !strings.Contains(no, "the job waits for workers: 0 are there, of at least 1") {
-			t.Errorf("star ctl move without a worker is told %q", no)
+		if _, no := w.ask("move", "1", "2"); !strings.Contains(no, "the job waits for workers: 0 connected, at least 1 needed") {
+			t.Errorf("star ctl move without a worker got %q", no)
 		}
 		begun := time.Now()
 		for rank := range 2 {
@@ -129,7 +129,7 @@ func TestMoveWithoutWorkers(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if d := time.Since(begun); d > 5*time.Second {
-			t.Errorf("those who come in the place of others waited for %v\n%s", d, w.logs)
+			t.Errorf("replacements waited for %v\n%s", d, w.logs)
 		}
 		w.finished(5 * time.Minute)
 		if w.err != nil {

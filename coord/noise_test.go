@@ -35,7 +35,7 @@ func TestNoiseScale(t *testing.T) {
 		{"pairs, with clipping", Config{Plan: modes.ASGD(2), Norm: true}, 26, 8, 0, NoiseStatus{Scale: 16. / 22, Grad2: 22, Var: 16, Mixed: true, Observations: 18}, false},
 		{"pairs, not finite", Config{Plan: modes.ASGD(2)}, math.NaN(), 2, 2, NoiseStatus{}, false},
 	} {
-		c.cfg.Workers, c.cfg.Steps = 2, 10
+		c.cfg.MaxWorkers, c.cfg.Steps = 2, 10
 		play(t, c.cfg, func(w *world) {
 			w.sum2 = c.part
 			s := w.server(0, 2, false)
@@ -45,7 +45,7 @@ func TestNoiseScale(t *testing.T) {
 					f.dies = func(phase string, r wire.Release) bool { // it stays; but the last batch is over
 						if r.Action == wire.Finish && i == 0 && phase == "evaluating" {
 							// Real workers wait for the parameters, and so for the shards' sums. These do
-							// not, but time passes only when nobody has anything left to say.
+							// not, but time passes only when all goroutines are blocked.
 							time.Sleep(time.Millisecond)
 							got := w.status().Noise
 							if !close9(got.Scale, c.want.Scale) || !close9(got.Grad2, c.want.Grad2) || !close9(got.Var, c.want.Var) ||

@@ -4,23 +4,21 @@ import (
 	"fmt"
 	"math"
 
-	"star/pgns"
-	"star/runlog"
 	"star/transport"
 	"star/transport/wire"
 )
 
-// norm adds a shard's part of a norm; the last one lets the update happen. An error: the report cannot be read, and the
-// server is dropped. With copies it is called for the report of the primary only (pump).
+// norm adds a shard's part of a norm; the last part starts the update. If the report is invalid, the server is dropped.
+// With copies it is called only for the report of the primary (pump).
 func (c *Coordinator) norm(p *peer, e event) error {
 	seq := e.Norm.Seq
-	if !c.norms.Expects(seq) {
+	if !c.measured.norms.Expects(seq) {
 		if c.takeover.Fired(seq) {
-			return nil // the coordinator before asked for it, or it is repeated
+			return nil // requested by the previous coordinator, or a repetition
 		}
-		return c.drop(p, fmt.Errorf("a norm for fire %d, which asked for none", seq))
+		return c.drop(p, fmt.Errorf("a norm for fire %d, which did not ask for one", seq))
 	}
-	u, whole, err := c.norms.Take(e.Norm, e.Payload)
+	u, whole, err := c.measured.norms.Take(e.Norm, e.Payload)
 	switch {
 	case err != nil:
 		return c.drop(p, err)
@@ -28,32 +26,16 @@ func (c *Coordinator) norm(p *peer, e event) error {
 		return nil
 	}
 	if u.After || !c.cfg.Lossy {
-		c.observe(u.Version, u.Noise)
+		c.measured.observe(&c.journal, u.Version, u.Noise)
 	}
 	if u.After {
 		return nil
 	}
 	apply := wire.Apply{Seq: seq, Norm: math.Sqrt(u.Noise.Sum2), Factor: c.verdict(seq, &u)}
-	for _, s := range c.servers {
+	for _, s := range c.peers.servers {
 		if s.hello.Shards > 0 {
-			c.send(s, func() error { return transport.Send(s.conn, apply, nil) })
+			c.peers.send(s, func() error { return transport.Send(s.conn, apply, nil) })
 		}
 	}
 	return nil
-}
-
-// observe takes in what an update says of the noise of gradients. What cannot be used is passed
-// over: an update of one gradient says nothing by itself.
-func (c *Coordinator) observe(version int64, u pgns.Update) {
-	m, err := c.noise.Observe(u)
-	if err != nil {
-		return // too few gradients, or one that is not finite
-	}
-	n := c.noise.Noise()
-	drift, strength := c.noise.Drift()
-	at := c.elapsed()
-	line := runlog.Noise{Version: version, Grad2: runlog.Number(m.Grad2), Var: runlog.Number(m.Var),
-		Mixed: u.Mixed(), Scale: runlog.Number(n.Scale), Drift: runlog.Number(drift), Strength: runlog.Number(strength)}
-	c.cfg.RunLog.Write(at, line)
-	c.tell(at, line)
 }

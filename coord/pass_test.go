@@ -10,10 +10,10 @@ import (
 	"star/transport/wire"
 )
 
-// Each life of a rank has a higher number than those before it, and the coordinator that takes a job over goes on with the key and above all numbers.
+// Each life of a rank has a higher number than the earlier ones, and a successor continues with the key and higher numbers.
 func TestPassesOfLives(t *testing.T) {
 	cfg := func(d *testLease) Config {
-		return Config{Workers: 2, Servers: 1, Plan: modes.SSGD(2), Batch: 8, Samples: 1000, Lease: d}
+		return Config{MaxWorkers: 2, Servers: 1, Plan: modes.SSGD(2), Batch: 8, Samples: 1000, Lease: d}
 	}
 	first, err := New(cfg(newTestLease(1)))
 	if err != nil {
@@ -39,7 +39,7 @@ func TestPassesOfLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := int64(-1)
-	for i, p := range []string{first.members.Pass(1, first.term(), 0), first.members.Pass(1, first.term(), 7), second.members.Pass(1, second.term(), 8), second.members.Pass(1, second.term(), 9)} {
+	for i, p := range []string{first.members.Pass(1, first.lease.term(), 0), first.members.Pass(1, first.lease.term(), 7), second.members.Pass(1, second.lease.term(), 8), second.members.Pass(1, second.lease.term(), 9)} {
 		attempt, ok := transport.CheckPass(first.members.Key(), wire.RoleWorker, 1, p)
 		if !ok || attempt.Number <= last || attempt.Step != []int64{0, 7, 8, 9}[i] {
 			t.Errorf("pass %d: %v, %+v, after %d", i, ok, attempt, last)

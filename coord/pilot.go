@@ -6,17 +6,16 @@ import (
 
 	"star/coord/advice"
 	"star/coord/advisor"
-	"star/modes"
 	"star/runlog"
 )
 
-// What the pilot says, and what is done of it. Package advisor runs it; what it says comes as events.
+// The pilot's decisions and what the coordinator does with them. Package advisor runs the pilot; its decisions are events.
 
 // Pilot watches a job and changes its plan (--mode auto).
 type Pilot = advice.Pilot
 
-// pilotAction is a Remark with the number of lines that were told before it, or what has come of a
-// Study, or the answer of the Admission, or the end of a checkpoint.
+// pilotAction is one of: a Remark with the number of lines that the pilot had read before it, the result of a Study, the
+// answer of the Admission, or the end of a checkpoint.
 type pilotAction struct {
 	advice.Remark
 	after   int64
@@ -27,113 +26,92 @@ type pilotAction struct {
 
 // startPilot starts the pilot's goroutine, which ends with the coordinator.
 func (c *Coordinator) startPilot() {
-	c.pilot = advisor.Start(c.cfg.Pilot, c.done, func(w advisor.Word) bool {
+	c.journal.pilot = advisor.Start(c.cfg.Pilot, c.in.done, func(w advisor.Word) bool {
 		a := &pilotAction{Remark: w.Remark, after: w.After, learned: w.Learned}
-		return c.post(inside(kindPilotAction, internal{action: a}))
+		return c.in.post(inside(kindPilotAction, internal{action: a}))
 	})
 }
 
-// lastWords notes, when the job is over, what the pilot has decided too late, and how far it was
-// heard: where it lags behind, it is not waited for. By that a replay of the log knows which
-// decisions of the pilot could not have been heeded.
+// lastWords records, when the job is over, the pilot's decisions that came too late, and how far its decisions were
+// handled: the job does not wait for a pilot that lags behind. So a replay of the log knows which decisions could not
+// have taken effect.
 func (c *Coordinator) lastWords() {
-	if !c.pilot.Running() {
+	if !c.journal.pilot.Running() {
 		return
 	}
-	heard := c.pilot.Heard() // first: what was said up to there is in events, or done
-	c.permitted(c.permits.Yield(isOver))
+	heard := c.journal.pilot.Heard() // first: decisions up to there are handled, or in events
+	c.permitted(c.choice.permits.Yield(isOver))
 	for {
 		select {
-		case e := <-c.events:
+		case e := <-c.in.events:
 			if e.Kind == kindPilotAction && e.action.Change != nil {
-				c.notApplied(e.action.Change, e.action.after, isOver)
+				c.journal.notApplied(e.action.Change, e.action.after, isOver)
 			}
 		default:
-			c.cfg.RunLog.Write(c.elapsed(), runlog.Heard{After: heard})
+			c.journal.write(runlog.Heard{After: heard})
 			return
 		}
 	}
 }
 
-// isOver is why nothing is made of a plan that comes when the job has ended, or is evaluated for
-// the last time.
+// isOver is the reason for ignoring a plan that comes when the job has ended or the last evaluation has begun.
 const isOver = "the job is over"
 
-// notApplied notes a plan of the pilot that is not installed.
-func (c *Coordinator) notApplied(ch *advice.Change, after int64, because string) {
-	p := ch.Plan.String()
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Unheeded{Plan: p, Why: ch.Why, Because: because, After: after})
-	c.log.Info("a plan of the pilot is not installed", "mode", p, "because", because)
-}
-
-// tell passes a line on to the pilot, if there is one.
-func (c *Coordinator) tell(at time.Duration, entry runlog.Entry) { c.pilot.Tell(at, entry) }
-
-// apply does what the pilot says. One of its fields is set. An error ends the job.
+// apply handles one action. One of its fields is set. An error ends the job.
 func (c *Coordinator) apply(s *pilotAction) error {
-	at := c.elapsed()
+	at := c.journal.elapsed()
 	switch {
 	case s.written != nil:
 		return c.saidWritten(s.written)
 	case s.ruling != nil:
-		return c.permitted(c.permits.Rule(*s.ruling, c.deaf()))
+		return c.permitted(c.choice.permits.Rule(*s.ruling, c.deaf()))
 	case s.learned != nil:
 		r := s.learned
-		c.cfg.RunLog.Write(at, *r)
-		c.tell(at, *r)
-		if e := float64(r.Error); !math.IsNaN(e) { // else the pilot says why
+		c.journal.note(*r)
+		if e := float64(r.Error); !math.IsNaN(e) { // otherwise the pilot reports the reason
 			c.log.Info("predictor trained", "records", r.Records, "error", round4(e), "took", r.Took.Duration().Round(time.Millisecond))
 		}
 	case s.Verdict != nil:
 		v := s.Verdict
-		c.cfg.RunLog.Write(at, *v)
-		c.verdicts.Take(*v, s.Text)
-		c.log.Info("straggler", "worker", int(v.Worker), "event", v.Event, "says", s.Text)
+		c.journal.log.Write(at, *v)
+		c.choice.verdicts.Take(*v, s.Text)
+		c.log.Info("straggler verdict", "worker", int(v.Worker), "event", v.Event, "says", s.Text)
 	case s.Gain != nil:
 		g := s.Gain
-		c.cfg.RunLog.Write(at, *g)
-		c.log.Info("gain", "mode", g.Plan, "predicted", round4(float64(g.Predicted)), "seen", round4(float64(g.Seen)), "reverted", g.Reverted)
+		c.journal.log.Write(at, *g)
+		c.log.Info("gain measured", "mode", g.Plan, "predicted", round4(float64(g.Predicted)), "seen", round4(float64(g.Seen)), "reverted", g.Reverted)
 	case s.Change != nil:
 		return c.change(s.Change, s.after)
 	case s.Deadlines != nil:
-		c.deadlines = s.Deadlines
+		c.choice.deadlines = s.Deadlines
 	case s.Text != "":
-		c.log.Info("pilot", "says", s.Text)
+		c.log.Info("pilot remark", "says", s.Text)
 	}
 	return nil
 }
 
-// deaf is why nothing is made of a plan that the pilot wants, whatever it is; empty: it is heeded.
+// deaf returns why every plan of the pilot is ignored now; empty if none is.
 func (c *Coordinator) deaf() string {
 	switch {
-	case c.rounds.Final() || c.ended:
+	case c.rounds.Final() || c.run.ended:
 		return isOver
 	case c.stopping.Frozen():
 		return "the job is being saved, and ends"
-	case c.manual:
-		return "star ctl mode has set another one"
+	case c.choice.manual:
+		return "star ctl mode has set another plan"
 	}
 	return ""
 }
 
-// uncut is p for a job whose batches stay whole. Errors are those of [modes.Plan.WithWholeBatches].
-func (c *Coordinator) uncut(p modes.Plan) (modes.Plan, error) {
-	if !c.cfg.WholeBatches {
-		return p, nil
-	}
-	return p.WithWholeBatches(c.cfg.Batch)
-}
-
-// change installs the pilot's plan, unless somebody at the keyboard has taken over, or says in the
-// run log why not. A plan that does not fit is a mistake of the pilot, and noted as one that was
-// not installed; an error ends the job.
+// change installs the pilot's plan, or writes to the run log why not: for instance because a mode was set by hand. A plan
+// that does not fit is an error of the pilot and is recorded as not installed. An error ends the job.
 func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	p := ch.Plan
 	because := c.deaf()
 	if because == "" {
-		err := p.Validate(c.cfg.Workers)
+		err := p.Validate(c.cfg.MaxWorkers)
 		if err == nil {
-			p, err = c.uncut(p)
+			p, err = c.cfg.uncut(p)
 		}
 		if err == nil {
 			err = c.arch.fits(p)
@@ -143,7 +121,7 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		}
 	}
 	if because != "" {
-		c.notApplied(ch, after, because)
+		c.journal.notApplied(ch, after, because)
 		return nil
 	}
 	if c.cfg.Admission != nil {
@@ -151,11 +129,11 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 			c.ask(ch, after)
 			return nil
 		}
-		c.permits.Forget()
-		c.permitted(c.permits.Yield("the pilot has changed its mind"))
+		c.choice.permits.Forget()
+		c.permitted(c.choice.permits.Yield("the pilot has chosen another plan"))
 	}
-	if c.graft(p).Equal(c.engine.View().Plan) {
-		c.notApplied(ch, after, "it is in force")
+	if c.flow.graft(p).Equal(c.engine.View().Plan) {
+		c.journal.notApplied(ch, after, "it is in force")
 		return nil
 	}
 	return c.install(p, runlog.Plan{Why: ch.Why, Predicted: runlog.Number(ch.Predicted), After: after})

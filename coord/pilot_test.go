@@ -17,7 +17,7 @@ import (
 	"star/runlog"
 )
 
-// script is a Pilot that says what it was given after so many lines, and remembers them.
+// script is a Pilot that returns given remarks after given numbers of lines, and records the lines.
 type script struct {
 	says map[int]advice.Remark
 	mu   sync.Mutex
@@ -40,7 +40,7 @@ func (s *script) Tell(l runlog.Line) []advice.Remark {
 	return nil
 }
 
-// The pilot is told what the log says, in its order, and what it says is done and logged.
+// The pilot gets the lines of the log in order, and its remarks are carried out and logged.
 func TestPilot(t *testing.T) {
 	pilot := &script{says: map[int]advice.Remark{
 		10: {Verdict: &runlog.Verdict{Worker: 1, Event: "slow", Step: 4, Since: 2, Slowdown: 5, Cause: "compute"}, Text: "w1 5x slow"},
@@ -50,7 +50,7 @@ func TestPilot(t *testing.T) {
 		22: {Change: &advice.Change{Plan: modes.SSGD(7)}}, // no plan
 		30: {Change: &advice.Change{Plan: modes.SSGD(2), Why: "not heeded"}},
 	}}
-	play(t, Config{Workers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.worker(1, func(f *fakeWorker) { f.pace *= 5 })
@@ -86,7 +86,7 @@ func TestPilot(t *testing.T) {
 			t.Errorf("%v", plans)
 		}
 		lost := w.lines("unheeded")
-		if len(lost) != 2 || lost[0]["after"] != 22.0 || lost[1]["after"] != 30.0 || lost[1]["plan"] != "ssgd" || lost[1]["why"] != "not heeded" || lost[1]["because"] != "star ctl mode has set another one" {
+		if len(lost) != 2 || lost[0]["after"] != 22.0 || lost[1]["after"] != 30.0 || lost[1]["plan"] != "ssgd" || lost[1]["why"] != "not heeded" || lost[1]["because"] != "star ctl mode has set another plan" {
 			t.Errorf("%v", lost)
 		}
 		if v := w.lines("verdict"); len(v) != 2 || v[0]["cause"] != "compute" {
@@ -96,7 +96,7 @@ func TestPilot(t *testing.T) {
 			t.Errorf("%v", g)
 		}
 
-		// A reader of the log sees the very lines that the pilot was told.
+		// A reader of the log sees the same lines as the pilot.
 		var read []runlog.Line
 		if _, err := runlog.Read(strings.NewReader(w.run.String()), "run.jsonl", func(l runlog.Line) error {
 			switch l.Entry.(type) {
@@ -125,13 +125,13 @@ func show(l runlog.Line) string {
 	return fmt.Sprintf("%v %v %+v", l.T, reflect.TypeOf(l.Entry), l.Entry)
 }
 
-// restless is a Pilot that wants another plan after each line that is not about plans, and takes its time.
+// restless is a slow Pilot that wants another plan after each line that is not about plans.
 type restless struct {
 	lag  time.Duration
 	want []modes.Plan // in turn
 	told int64
 	mu   sync.Mutex
-	said map[int64]string // plans by how many lines it had been told
+	said map[int64]string // plans by the number of lines it had read
 }
 
 func (p *restless) Tell(l runlog.Line) []advice.Remark {
@@ -148,7 +148,7 @@ func (p *restless) Tell(l runlog.Line) []advice.Remark {
 	return []advice.Remark{{Change: c}}
 }
 
-// Whatever a pilot has decided is in the log, whether it was done or not; of what it decides when the job is over the log says from where on.
+// Every decision of a pilot is in the log, carried out or not; the log says from where on decisions came after the end of the job.
 func TestEveryDecisionIsLogged(t *testing.T) {
 	for name, c := range map[string]struct {
 		lag   time.Duration
@@ -168,7 +168,7 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 			if late {
 				pilot.want = pilot.want[:1]
 			}
-			cfg := Config{Workers: 2, Steps: 40, Pilot: pilot}
+			cfg := Config{MaxWorkers: 2, Steps: 40, Pilot: pilot}
 			if c.clerk != nil {
 				cfg.Admission = c.clerk
 			}
@@ -212,7 +212,7 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 					delete(logged, after)
 				}
 				if len(logged) > 0 {
-					t.Errorf("nobody wanted what the log says: %v", logged)
+					t.Errorf("the log has what was not wanted: %v", logged)
 				}
 				if report := c.lag > time.Hour; up == 0 != report {
 					t.Errorf("the pilot was heard on %d lines", up)
@@ -222,26 +222,26 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 	}
 }
 
-// What the pilot has said, and what was not done of it when the job ends, is in the log, too.
+// The pilot's decisions that are still open when the job ends are in the log, too.
 func TestLastWords(t *testing.T) {
 	var text syncBuffer
-	c := &Coordinator{timing: timing{begun: time.Now()}, connections: connections{events: make(chan event, 2), done: make(chan struct{})}, log: slog.New(slog.DiscardHandler)}
-	defer close(c.done)
-	c.pilot = advisor.Start(&script{}, c.done, func(advisor.Word) bool { return true })
+	c := &Coordinator{journal: journal{begun: time.Now(), text: slog.New(slog.DiscardHandler)}, in: inbox{events: make(chan event, 2), done: make(chan struct{})}}
+	defer close(c.in.done)
+	c.journal.pilot = advisor.Start(&script{}, c.in.done, func(advisor.Word) bool { return true })
 	for range 7 {
-		c.tell(0, runlog.Record{})
+		c.journal.tell(0, runlog.Record{})
 	}
-	for end := time.Now().Add(time.Minute); c.pilot.Heard() < 7; runtime.Gosched() {
+	for end := time.Now().Add(time.Minute); c.journal.pilot.Heard() < 7; runtime.Gosched() {
 		if time.Now().After(end) {
-			t.Fatalf("%d of 7 lines were heard", c.pilot.Heard())
+			t.Fatalf("%d of 7 lines were heard", c.journal.pilot.Heard())
 		}
 	}
-	c.cfg.RunLog = runlog.NewWriter(&text)
+	c.journal.log = runlog.NewWriter(&text)
 	remark := &pilotAction{Remark: advice.Remark{Text: "all is well"}, after: 3}
-	c.events <- inside(kindPilotAction, internal{action: remark})
-	c.events <- inside(kindPilotAction, internal{action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}})
+	c.in.events <- inside(kindPilotAction, internal{action: remark})
+	c.in.events <- inside(kindPilotAction, internal{action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}})
 	c.lastWords()
-	c.cfg.RunLog.Flush()
+	c.journal.log.Flush()
 	var got []any
 	if _, err := runlog.Read(strings.NewReader(`{"type":"start","format":1}`+"\n"+`{"type":"train","t":0,"workers":2,"version":0,"limit":1}`+"\n"+text.String()), "run.jsonl", func(l runlog.Line) error { got = append(got, l.Entry); return nil }); err != nil {
 		t.Fatal(err)
@@ -252,11 +252,11 @@ func TestLastWords(t *testing.T) {
 }
 
 func TestNoPilot(t *testing.T) {
-	play(t, Config{Workers: 1, Steps: 30}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 30}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		synctest.Wait()
-		if _, no := w.ask("mode", "auto"); !strings.Contains(no, "not begun with --mode auto") {
+		if _, no := w.ask("mode", "auto"); !strings.Contains(no, "not started with --mode auto") {
 			t.Error(no)
 		}
 		w.finished(10 * time.Minute)

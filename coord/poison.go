@@ -13,7 +13,7 @@ import (
 	"star/transport/wire"
 )
 
-// poisonText is for people.
+// poisonText describes poison for the log.
 func poisonText(cause poison.Cause, w star.Worker, step int64, value float64, where string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "the gradient of worker %d, step %d, ", w, step)
@@ -21,7 +21,7 @@ func poisonText(cause poison.Cause, w star.Worker, step int64, value float64, wh
 	case poison.NotFinite:
 		b.WriteString("is not finite")
 	case poison.Exploding:
-		fmt.Fprintf(&b, "is %.3g times as long as the median of late", value)
+		fmt.Fprintf(&b, "has a norm %.3g times the recent median", value)
 	default:
 		fmt.Fprintf(&b, "points against all others (mean cosine %.2f)", value)
 	}
@@ -31,8 +31,8 @@ func poisonText(cause poison.Cause, w star.Worker, step int64, value float64, wh
 	return b.String()
 }
 
-// leftOut tells of the gradients that an update leaves out, or ends the job for them. Of reversed
-// gradients only the beginning and the end have a line; each one is counted.
+// leftOut reports the gradients that an update excludes, or ends the job for them. A series of reversed gradients has a
+// line only for its beginning and its end; each gradient is counted.
 func (c *Coordinator) leftOut(ps []engine.Poisoned) {
 	for _, p := range ps {
 		value, where := p.Factor, ""
@@ -40,53 +40,53 @@ func (c *Coordinator) leftOut(ps []engine.Poisoned) {
 		case poison.NotFinite:
 			value, where = math.NaN(), fmt.Sprintf("shards %v", p.Shards)
 		case poison.Flipped:
-			c.poisonings[p.Worker][p.Cause]++ // told when it began
+			c.measured.poisonings[p.Worker][p.Cause]++ // reported when it began
 			continue
 		}
 		c.poisoned(p.Worker, p.Step, p.Cause, value, where, false)
 	}
 }
 
-// poisoned counts and tells of one. With poison.Fatal the job ends at the next look (Coordinator.sick).
+// poisoned counts and reports one gradient. With poison.Fatal the job ends at the next check (run.sick).
 func (c *Coordinator) poisoned(w star.Worker, step int64, cause poison.Cause, value float64, where string, over bool) {
 	text := poisonText(cause, w, step, value, where)
 	if over {
-		c.log.Info("no more poison", "worker", int(w), "mean_cosine", value)
+		c.log.Info("poison ended", "worker", int(w), "mean_cosine", value)
 	} else {
-		c.poisonings[w][cause]++
-		c.log.Warn("poison", "worker", int(w), "step", step, "cause", cause.String(), "what", text, "policy", c.cfg.Poison)
-		if c.cfg.Poison == poison.Fatal && c.sick == nil {
-			c.sick = &Error{exitcode.Diverged, "poison: " + text + " (--poison fatal)"}
+		c.measured.poisonings[w][cause]++
+		c.log.Warn("poison found", "worker", int(w), "step", step, "cause", cause.String(), "what", text, "policy", c.cfg.Poison)
+		if c.cfg.Poison == poison.Fatal && c.run.sick == nil {
+			c.run.sick = &Error{exitcode.Diverged, "poison: " + text + " (--poison fatal)"}
 		}
 	}
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Poison{Worker: w, Step: step, Cause: cause.String(), Value: runlog.Number(value), Where: where, Over: over, Policy: c.cfg.Poison})
+	c.journal.write(runlog.Poison{Worker: w, Step: step, Cause: cause.String(), Value: runlog.Number(value), Where: where, Over: over, Policy: c.cfg.Poison})
 }
 
-// toldPoison takes in what a worker says of itself or a rider, or a server of a worker's direction.
+// toldPoison handles a report: of a worker on itself or a rider, or of a server on a worker's direction.
 //
-// The sender was checked before (said.Check). With --poison fatal the error ends the job; else the
-// member that found the gradient has left it out, and here it is only counted and written down.
+// said.Check has checked the sender. With --poison fatal the error ends the job; otherwise the member that found the
+// gradient has excluded it, and toldPoison only counts and records it.
 func (c *Coordinator) toldPoison(p *peer, m wire.Poison) error {
 	cause, ok := poison.Parse(m.Cause)
 	switch {
 	case !ok:
-		return c.drop(p, fmt.Errorf("poison of the cause %q", m.Cause))
-	case c.engine == nil || int(m.Worker) >= len(c.workers):
-		return c.drop(p, fmt.Errorf("poison of worker %d, which is not there", m.Worker))
+		return c.drop(p, fmt.Errorf("unknown cause of poison %q", m.Cause))
+	case c.engine == nil || int(m.Worker) >= len(c.peers.workers):
+		return c.drop(p, fmt.Errorf("poison of worker %d, which is not in the job", m.Worker))
 	case c.cfg.Poison == poison.Off:
 		return nil
 	case p.role == wire.RoleServer:
 		if cause != poison.Flipped || m.Shard < 0 {
-			return c.drop(p, fmt.Errorf("poison of the cause %q from a server", m.Cause))
+			return c.drop(p, fmt.Errorf("poison with the cause %q from a server", m.Cause))
 		}
 		step, news := c.engine.Flipped(m.Worker, m.Over)
 		if !news {
-			return nil // another shard has said so
+			return nil // another shard has reported it
 		}
 		m.Step = step
-	case c.sharded() && cause != poison.NotFinite:
-		return c.drop(p, fmt.Errorf("poison of the cause %q from a worker: the shards find it", m.Cause))
+	case c.arch.sharded() && cause != poison.NotFinite:
+		return c.drop(p, fmt.Errorf("poison with the cause %q from a worker: only shards report it", m.Cause))
 	}
 	c.poisoned(m.Worker, m.Step, cause, m.Value, m.Where, m.Over)
-	return c.sick
+	return c.run.sick
 }

@@ -123,13 +123,13 @@ func (w *world) once(limit int) {
 	}
 }
 
-// Whatever a worker is doing when it dies, the others do what it had taken, and no sample is lost or used twice. One comes in its place.
+// Whatever a worker does when it dies, the others compute the parts it had taken, and no sample is lost or used twice. Another one replaces it.
 func TestQueueDeaths(t *testing.T) {
 	plan, _ := modes.Parse("ssgd queue=4", 3)
 	for _, phase := range []string{"released", "part", "pushed"} {
 		for _, again := range []bool{false, true} {
 			t.Run(fmt.Sprint(phase, again), func(t *testing.T) {
-				play(t, Config{Workers: 3, Plan: plan, Steps: 20, EvalEvery: 5}, func(w *world) {
+				play(t, Config{MaxWorkers: 3, Plan: plan, Steps: 20, EvalEvery: 5}, func(w *world) {
 					w.server(0, 2, false)
 					var dead *fakeWorker
 					for i := range 3 {
@@ -179,7 +179,7 @@ func TestSimulatorQueuesTheSame(t *testing.T) {
 	if _, err := sim.Run(sim.Config{Times: times, Plan: parse("ssgd queue=2"), Engine: true, Pilot: virtual, Learner: still{}, Batch: batch, Limit: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	play(t, Config{Workers: n, Steps: steps, Plan: parse("ssgd queue=2"), Pilot: &atVersion{plans: changes}}, func(w *world) {
+	play(t, Config{MaxWorkers: n, Steps: steps, Plan: parse("ssgd queue=2"), Pilot: &atVersion{plans: changes}}, func(w *world) {
 		w.server(0, 2, false)
 		for rank := range n {
 			w.worker(rank, func(f *fakeWorker) {

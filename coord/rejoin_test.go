@@ -11,15 +11,15 @@ import (
 	"star/transport/wire"
 )
 
-// dying is a worker that dies once it is asked for a step in a phase.
+// dying is a worker that dies when it reaches a step in a phase.
 func dying(phase string, step int64) func(*fakeWorker) {
 	return func(f *fakeWorker) {
 		f.dies = func(at string, _ wire.Release) bool { return at == phase && f.step == step }
 	}
 }
 
-// A worker that died comes back in its rank while the job runs: wherever it died, every sample is still applied once, and
-// the one that came back does its part.
+// A worker that died comes back under its rank while the job runs: wherever it died, every sample is applied once, and the
+// new one does its part.
 func TestReturn(t *testing.T) {
 	for _, mode := range []string{"ssgd", "asgd", "x=2", "groups=0,1/2"} {
 		for _, phase := range []string{"released", "computed", "pushed", "arrived"} {
@@ -28,7 +28,7 @@ func TestReturn(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				play(t, Config{Workers: 3, Plan: plan, Steps: 40, EvalEvery: 1}, func(w *world) {
+				play(t, Config{MaxWorkers: 3, Plan: plan, Steps: 40, EvalEvery: 1}, func(w *world) {
 					w.server(0, 2, false)
 					w.worker(0)
 					w.worker(2)
@@ -57,9 +57,9 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// Who may come to a job that has begun, and who may not.
+// Which workers may join a job that has begun, and which may not.
 func TestReturnRefused(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 30}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 30}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		first := w.worker(1, dying("released", 3))
@@ -74,7 +74,7 @@ func TestReturnRefused(t *testing.T) {
 		if _, err := w.join(h, enrolment); err == nil || !strings.Contains(err.Error(), "different models") {
 			t.Errorf("another model: %v", err)
 		}
-		// One that is welcomed and goes again changes nothing; nor does one that sends what nobody has asked for.
+		// A worker that is welcomed and leaves again changes nothing; nor does one that sends an unexpected message.
 		m, err := w.join(hello(1), enrolment)
 		if err != nil {
 			t.Fatal(err)
@@ -108,9 +108,9 @@ func TestReturnRefused(t *testing.T) {
 	})
 }
 
-// One that comes and says nothing is not waited for, and the job does not fail by it.
+// A worker that connects and sends nothing is not waited for, and does not make the job fail.
 func TestReturnInSilence(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 200, StopOnLoss: false, DeadAfter: 10 * time.Second}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 200, StopOnFailure: false, DeadAfter: 10 * time.Second}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		first := w.worker(1, dying("released", 3))
@@ -133,11 +133,11 @@ func TestReturnInSilence(t *testing.T) {
 	})
 }
 
-// A process that says hello again, because it could not use its welcome, does not meet its own earlier attempt: before the training and in it.
+// A process that sends Hello again, because it could not use its Welcome, does not collide with its own earlier attempt, before and during the training.
 func TestComesAgain(t *testing.T) {
 	for name, begun := range map[string]bool{"before": false, "in the training": true} {
 		t.Run(name, func(t *testing.T) {
-			play(t, Config{Workers: 2, Steps: 30}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 30}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0)
 				if begun {
@@ -171,9 +171,9 @@ func TestComesAgain(t *testing.T) {
 	}
 }
 
-// Members whose starter is alive are waited for without a limit.
+// With Attended the wait for members has no limit.
 func TestAttended(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 3, JoinTimeout: 30 * time.Second, Attended: true}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 3, JoinTimeout: 30 * time.Second, Attended: true}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		time.Sleep(10 * time.Minute)

@@ -21,12 +21,12 @@ import (
 
 // twice gives the job of live copies: each shard is on both servers.
 func (p *past) twice() {
-	p.handover.Seats = map[int]int{0: 2, 1: 2}
+	p.handover.Counts = map[int]int{0: 2, 1: 2}
 	p.handover.Views = []replica.View{{Term: 1, Primary: 0, Followers: []int{1}}, {Term: 1, Primary: 1, Followers: []int{0}}}
 }
 
-// stakes has a server come that holds copies of both shards up to some firings, by shard, and keeps the Fires from keeps on;
-// after is when.
+// stakes adds a server that holds copies of both shards up to some firings, by shard, and keeps the Fires from keeps on;
+// after is when it connects.
 func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...time.Duration) *fakeServer {
 	s := &fakeServer{gone: make(chan struct{}), own: []int{0, 1}, mute: len(after) > 0}
 	w.servers = append(w.servers, s)
@@ -70,23 +70,23 @@ func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...ti
 	return s
 }
 
-// A coordinator that takes over shards with copies brings all copies to the same end of the history, followers first, releases nobody before
-// they hold it, and gives terms that are higher than any.
+// A coordinator that takes over shards with copies brings all copies to the same end of the history, followers first,
+// releases no worker before they hold it, and uses terms that are higher than all earlier ones.
 func TestTakeOverCopies(t *testing.T) {
 	for name, c := range map[string]struct {
 		held [2][2]int64 // by server and shard
 		end  int64
 	}{
-		"all hold all":                       {[2][2]int64{{3, 3}, {3, 3}}, 3},
-		"one follower is ahead":              {[2][2]int64{{2, 3}, {2, 2}}, 3},
-		"followers are ahead of primaries":   {[2][2]int64{{1, 3}, {3, 1}}, 3},
-		"nobody has heard of the last fires": {[2][2]int64{{1, 1}, {1, 1}}, 1},
+		"all hold all":                     {[2][2]int64{{3, 3}, {3, 3}}, 3},
+		"one follower is ahead":            {[2][2]int64{{2, 3}, {2, 2}}, 3},
+		"followers are ahead of primaries": {[2][2]int64{{1, 3}, {3, 1}}, 3},
+		"no server has the last fires":     {[2][2]int64{{1, 1}, {1, 1}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, 40)
 			p.twice()
 			lease := newTestLease(7)
-			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
 				a, b := w.stakes(p, 0, 1, c.held[0]), w.stakes(p, 1, 1, c.held[1])
 				x, y := w.worker(0), w.worker(1)
 				w.finished(time.Minute)
@@ -108,7 +108,7 @@ func TestTakeOverCopies(t *testing.T) {
 					}
 				}
 				vs := lease.last().Views
-				if len(vs) != 2 || vs[0].Term != 7<<32+1 || vs[0].Primary != 0 || vs[1].Primary != 1 || lease.last().Seats[0] != 2 {
+				if len(vs) != 2 || vs[0].Term != 7<<32+1 || vs[0].Primary != 0 || vs[1].Primary != 1 || lease.last().Counts[0] != 2 {
 					t.Errorf("noted is %+v", vs)
 				}
 			})
@@ -116,14 +116,14 @@ func TestTakeOverCopies(t *testing.T) {
 	}
 }
 
-// Updates that wait for the norm of their gradient get it, whoever of those that hold copies was told of it, or said it.
+// Updates that wait for the norm of their gradient get it, whichever server with copies was told it, or reported it.
 func TestTakeOverCopiesDecidesNorms(t *testing.T) {
 	for name, c := range map[string]struct {
 		held    [2][2]int64 // by server and shard
 		told    [2]int64    // by server
 		repeats map[int][]int64
 	}{
-		"nobody was told":              {[2][2]int64{{3, 3}, {3, 3}}, [2]int64{2, 2}, map[int][]int64{0: {3}, 1: {3}}},
+		"no server was told":           {[2][2]int64{{3, 3}, {3, 3}}, [2]int64{2, 2}, map[int][]int64{0: {3}, 1: {3}}},
 		"one was told":                 {[2][2]int64{{3, 3}, {3, 3}}, [2]int64{3, 2}, map[int][]int64{1: {3}}},
 		"one follower is ahead":        {[2][2]int64{{2, 3}, {2, 2}}, [2]int64{2, 2}, nil},
 		"a follower was ahead, waited": {[2][2]int64{{2, 3}, {2, 2}}, [2]int64{2, 2}, map[int][]int64{0: {3}}},
@@ -132,7 +132,7 @@ func TestTakeOverCopiesDecidesNorms(t *testing.T) {
 			p := live(3, 40, func(g *engine.Config) { g.Norm = true })
 			p.twice()
 			p.told, p.repeats = c.told, c.repeats
-			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 				servers := [2]*fakeServer{w.stakes(p, 0, 1, c.held[0]), w.stakes(p, 1, 1, c.held[1], time.Second)} // what the first says comes too early
 				a, b := w.worker(0), w.worker(1)
 				w.finished(time.Minute)
@@ -146,13 +146,13 @@ func TestTakeOverCopiesDecidesNorms(t *testing.T) {
 	}
 }
 
-// Who does not come is gone without: others have copies. A shard of which nobody comes is waited for.
+// A server that does not connect is given up, because others have copies. A shard without any connected holder is waited for.
 func TestTakeOverWithoutAServer(t *testing.T) {
 	t.Run("the others have copies", func(t *testing.T) {
 		p := live(3, 40)
 		p.twice()
 		lease := newTestLease(7)
-		play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
 			begun := time.Now()
 			b := w.stakes(p, 1, 1, [2]int64{3, 2})
 			x, y := w.worker(0), w.worker(1)
@@ -181,11 +181,11 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 			}
 		})
 	})
-	t.Run("nobody has one", func(t *testing.T) {
+	t.Run("no server has one", func(t *testing.T) {
 		p := live(3, 40)
 		p.twice()
-		p.handover.Views[0].Followers, p.handover.Seats = nil, map[int]int{0: 2, 1: 1}
-		play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: newTestLease(7), Handover: &p.handover, JoinTimeout: 20 * time.Second}, func(w *world) {
+		p.handover.Views[0].Followers, p.handover.Counts = nil, map[int]int{0: 2, 1: 1}
+		play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: newTestLease(7), Handover: &p.handover, JoinTimeout: 20 * time.Second}, func(w *world) {
 			w.stakes(p, 1, 1, [2]int64{-1, 3})
 			w.worker(0)
 			w.finished(time.Minute)
@@ -194,14 +194,14 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 	})
 }
 
-// What a server holds and is not counted on any more it drops, and is given no firing for it: a copy that was on its way when the coordinator was lost,
-// and all that a server has that comes back after the others went on without it.
+// A server drops copies that are no longer counted, and gets no firing for them: a copy that was in flight when the
+// coordinator was lost, and everything that a server has that comes back after the others continued without it.
 func TestCopiesThatCountNoMore(t *testing.T) {
 	p := live(3, 40)
 	p.twice()
 	p.handover.Views[0] = replica.View{Term: 4, Primary: 1} // server 0 was dropped, and does not know it
-	p.handover.Seats = map[int]int{0: 1, 1: 2}
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 1 + 1, Steps: 5, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+	p.handover.Counts = map[int]int{0: 1, 1: 2}
+	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 1 + 1, Steps: 5, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 		a := w.stakes(p, 0, 1, [2]int64{2, 3})
 		w.stakes(p, 1, 1, [2]int64{3, 3})
 		w.worker(0)
@@ -212,21 +212,21 @@ func TestCopiesThatCountNoMore(t *testing.T) {
 		forgot := slices.Clone(a.adopts)
 		a.mu.Unlock()
 		if !slices.Contains(forgot, wire.Forget) {
-			t.Errorf("it is told %v, want to forget", forgot)
+			t.Errorf("it was told %v, want to forget", forgot)
 		}
 		w.end(fmt.Errorf("enough"))
 		<-w.over
 	})
 }
 
-// Who holds copies is agreed on before it is in force: if it is not, nobody is told.
+// The holders of copies are agreed on before they take effect: without agreement no member learns it.
 func TestViewsAreNoted(t *testing.T) {
 	for name, agreed := range map[string]bool{"agreed": true, "not agreed": false} {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, 400)
 			p.twice()
 			lease := newTestLease(7)
-			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: lease, Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: lease, Handover: &p.handover}, func(w *world) {
 				a, b := w.stakes(p, 0, 1, [2]int64{3, 3}), w.stakes(p, 1, 1, [2]int64{3, 3})
 				w.worker(0)
 				w.worker(1)
@@ -243,7 +243,7 @@ func TestViewsAreNoted(t *testing.T) {
 				case agreed && (v.Primary != 1 || v.Term != b.term(0) || b.term(0) <= term):
 					t.Errorf("noted is %+v, told is term %d", v, b.term(0))
 				case !agreed && b.term(0) != term:
-					t.Errorf("a view of term %d is told that nobody has agreed on", b.term(0))
+					t.Errorf("a view of term %d was sent without agreement", b.term(0))
 				}
 				w.end(fmt.Errorf("enough"))
 				<-w.over
@@ -258,13 +258,13 @@ func (s *fakeServer) term(shard int) int64 {
 	return s.copies[shard].Term()
 }
 
-// A server that was cut off and comes back to the same coordinator drops what it has, and gets copies anew.
+// A server that was cut off and comes back to the same coordinator drops its copies, and gets new ones.
 func TestServerWithCopiesComesBack(t *testing.T) {
 	p := live(3, 400)
 	p.twice()
 	handover := p.handover // the coordinator's own: it changes it
-	handover.Seats, handover.Views = maps.Clone(handover.Seats), slices.Clone(handover.Views)
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: newTestLease(7), Handover: &handover}, func(w *world) {
+	handover.Counts, handover.Views = maps.Clone(handover.Counts), slices.Clone(handover.Views)
+	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: newTestLease(7), Handover: &handover}, func(w *world) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		again := w.stakes(p, 0, 1, [2]int64{3, 3}, 5*time.Second) // the connection before is still there
@@ -276,7 +276,7 @@ func TestServerWithCopiesComesBack(t *testing.T) {
 		told := slices.Clone(again.adopts)
 		again.mu.Unlock()
 		if len(told) < 3 || told[0] != wire.Forget || told[1] != wire.Forget || !slices.Contains(told[2:], wire.Prepare) {
-			t.Errorf("it is told %v, want to forget both copies and to prepare for one", told)
+			t.Errorf("it was told %v, want to forget both copies and to prepare for one", told)
 		}
 		if b.term(0) <= 7<<32+1 {
 			t.Errorf("the other copy has term %d", b.term(0))
@@ -286,7 +286,7 @@ func TestServerWithCopiesComesBack(t *testing.T) {
 	})
 }
 
-// losesWhileCopiesWait has a worker be lost while updates wait for the copies of a server, which says no more that it holds what is fired.
+// losesWhileCopiesWait loses a worker while updates wait for the copies of a server, which no longer reports what it holds.
 func (w *world) losesWhileCopiesWait(y *fakeWorker, b *fakeServer) {
 	for w.status().Version < 5 {
 		time.Sleep(500 * time.Millisecond)
@@ -301,12 +301,12 @@ func (w *world) losesWhileCopiesWait(y *fakeWorker, b *fakeServer) {
 	time.Sleep(time.Second)
 }
 
-// An update that was ordered waits for copies while a worker that has a part in it is lost. The run log tells of the update first: the worker's loss took nothing
-// from it.
+// An ordered update waits for copies while a worker that takes part in it is lost. The run log has the update first: the
+// loss took nothing from it.
 func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 	p := live(3, 80)
 	p.twice()
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 10, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 10, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		w.worker(0, func(f *fakeWorker) { f.pace = time.Second })
@@ -338,7 +338,7 @@ func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 				json.Unmarshal(m.Workers, &ws)
 				for _, v := range ws {
 					if !held[v] {
-						t.Errorf("an update of worker %v, whose gradient nobody has seen: %s", v, line)
+						t.Errorf("an update of worker %v, and no server has its gradient: %s", v, line)
 					}
 					delete(held, v)
 				}
@@ -350,11 +350,11 @@ func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 	})
 }
 
-// A worker is lost while what it was to go on with waits for copies. Who comes in its place is not told that: it has a batch of its own, and the lost one's is another's.
+// A worker is lost while its next release waits for copies. Its replacement does not get that release: it has its own batch, and another worker computes the lost one.
 func TestWorkerIsReplacedWhileCopiesWait(t *testing.T) {
 	p := live(3, 80)
 	p.twice()
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 10, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 10, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		x, y := w.worker(0), w.worker(1)
@@ -367,7 +367,7 @@ func TestWorkerIsReplacedWhileCopiesWait(t *testing.T) {
 			t.Fatal(w.err)
 		}
 		if len(z.used) == 0 || w.result.Samples != 80 {
-			t.Errorf("%d samples, of which who came has %v", w.result.Samples, z.used)
+			t.Errorf("%d samples, the new worker has %v", w.result.Samples, z.used)
 		}
 		exactly(t, 80, p.applied[:6], x.used, y.used, z.used)
 	})

@@ -13,7 +13,7 @@ import (
 	"star/transport/wire"
 )
 
-// codecWorker is a worker with a codec: what it is told, and how it answers a Save.
+// codecWorker is a worker with a codec: what it was told, and how it answers a Save.
 type codecWorker struct {
 	mu   sync.Mutex
 	told []string
@@ -80,10 +80,10 @@ func answers(desc string, err string) func(m *session.Member, s wire.Save) bool 
 	}
 }
 
-// A worker with a codec is told of a checkpoint before it is told what to do next, so that it can say what it has left out by then; one without is not told.
+// A worker with a codec gets a Save before its next release, so that it can save the residual up to then; one without a codec gets none.
 func TestCheckpointHasResiduals(t *testing.T) {
 	var all []Checkpoint
-	play(t, Config{Workers: 3, Steps: 4, SaveEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Steps: 4, CheckpointEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
 		w.server(0, 2, false)
 		k := w.codecWorker(2, answers(`"two"`, ""))
 		w.worker(1)
@@ -113,14 +113,14 @@ func residuals(c Checkpoint) (s string) {
 	return s
 }
 
-// A checkpoint is complete without what workers cannot say, and does not wait for them for long: not in the middle, and not at the end.
+// A checkpoint is complete without the residuals of workers that do not answer, and does not wait for them for long, neither during the training nor at the end.
 func TestCheckpointWithoutResiduals(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		answer func(m *session.Member, s wire.Save) bool
 		log    string
 	}{
-		{"silent", func(*session.Member, wire.Save) bool { return true }, "who have not answered"},
+		{"silent", func(*session.Member, wire.Save) bool { return true }, "did not answer"},
 		{"fails", answers("", "no space left"), "no space left"},
 		{"has nothing", answers("", ""), ""},
 		{"says no JSON", answers("{", ""), ""},
@@ -128,11 +128,11 @@ func TestCheckpointWithoutResiduals(t *testing.T) {
 		{"of another checkpoint", func(m *session.Member, s wire.Save) bool {
 			session.Say(m, wire.Saved{Shard: 1, ID: "another"}, []byte(`"it"`))
 			return true
-		}, "who have not answered"},
+		}, "did not answer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var all []Checkpoint
-			play(t, Config{Workers: 2, Steps: 30, SaveEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 30, CheckpointEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
 				w.server(0, 1, false)
 				w.codecWorker(0, answers(`"zero"`, ""))
 				w.codecWorker(1, c.answer)
@@ -157,10 +157,10 @@ func TestCheckpointWithoutResiduals(t *testing.T) {
 	}
 }
 
-// In an all-reduce every member is asked, beside the one that writes the parameters; a worker that nobody asks has no business to answer.
+// In an all-reduce every member is asked, beside the one that writes the parameters; a worker that was not asked must not answer.
 func TestRingCheckpointHasResiduals(t *testing.T) {
 	var all []Checkpoint
-	play(t, Config{Workers: 3, Samples: 60, Steps: 99, SaveEvery: 1500 * time.Millisecond, Ring: &RingConfig{Rule: "sgd"}, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Samples: 60, Steps: 99, CheckpointEvery: 1500 * time.Millisecond, Ring: &RingConfig{Rule: "sgd"}, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
 		w.server(0, 0, false)
 		for i := range 3 {
 			w.ringWorker(i, "int8", func(m *session.Member, s wire.Save) bool {
@@ -184,13 +184,13 @@ func TestRingCheckpointHasResiduals(t *testing.T) {
 	})
 }
 
-// A ring that loses the member that was to write a checkpoint, or another one before the version is made, begins another checkpoint, with what those
-// have left out who are left, and goes on to the end.
+// A ring that loses the member that was to write a checkpoint, or another one before the version is made, begins another
+// checkpoint, with the residuals of the remaining members, and continues to the end.
 func TestRingLosesItsCheckpoint(t *testing.T) {
 	for victim := range 2 {
 		t.Run(fmt.Sprint(victim), func(t *testing.T) {
 			var all []Checkpoint
-			play(t, Config{Workers: 3, Samples: 120, Steps: 99, SaveEvery: 2500 * time.Millisecond, Ring: &RingConfig{Rule: "sgd"},
+			play(t, Config{MaxWorkers: 3, Samples: 120, Steps: 99, CheckpointEvery: 2500 * time.Millisecond, Ring: &RingConfig{Rule: "sgd"},
 				Save: func(c Checkpoint) (string, error) { all = append(all, c); return "in/" + c.ID, nil }}, func(w *world) {
 				w.server(0, 0, false)
 				for i := range 3 {

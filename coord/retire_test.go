@@ -13,7 +13,7 @@ import (
 	"star/transport/wire"
 )
 
-// retiring is a worker that says at a step, with an exit code, that it computes nothing more.
+// retiring is a worker that leaves at a step with an exit code and computes nothing more.
 func retiring(at int64, exit int) func(*fakeWorker) {
 	return func(f *fakeWorker) {
 		f.buffers = []float32{1}
@@ -26,14 +26,14 @@ func retiring(at int64, exit int) func(*fakeWorker) {
 	}
 }
 
-// A job whose workers have all left is saved: with success where the last one left in good order, which then evaluates.
+// A job that all workers have left is saved: successfully if the last one left normally, which then evaluates.
 func TestEveryWorkerRetires(t *testing.T) {
 	for _, mode := range []string{"ssgd", "asgd"} {
 		for _, c := range []struct {
 			name        string
 			first, last int // exit codes
 			want        int
-			hangUp      bool // the last one is not there for the end
+			hangUp      bool // the last one disconnects before the end
 			least       int
 		}{
 			{name: "in good order"},
@@ -50,7 +50,7 @@ func TestEveryWorkerRetires(t *testing.T) {
 					t.Fatal(err)
 				}
 				saved := 0
-				play(t, Config{Workers: 2, Least: c.least, Plan: plan, Steps: 100, Save: func(k Checkpoint) (string, error) {
+				play(t, Config{MaxWorkers: 2, MinWorkers: c.least, Plan: plan, Steps: 100, Save: func(k Checkpoint) (string, error) {
 					saved++
 					var redo int64
 					for _, s := range k.Redo {
@@ -63,7 +63,7 @@ func TestEveryWorkerRetires(t *testing.T) {
 				}}, func(w *world) {
 					w.server(0, 1, false)
 					at := int64(9)
-					if c.least > 0 { // which waits for others to come
+					if c.least > 0 { // which waits for other workers
 						at = 4
 					}
 					first := w.worker(0, retiring(4, c.first))
@@ -99,13 +99,13 @@ func TestEveryWorkerRetires(t *testing.T) {
 	}
 }
 
-// What has killed two workers is put aside: the third goes on without it, and the log, the result and the checkpoint
-// know. With no worker left the job is saved without it.
+// A batch that has killed two workers is put aside: the third continues without it, and the log, the result and the
+// checkpoint have it. Without any worker left the job is saved without it.
 func TestPutAside(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		workers int
-		cut     bool // the connection ends, in the place of a word of why
+		cut     bool // the connection ends without a reason
 		told    int  // exit code of the failure; 0: 1
 		want    int64
 		exit    int
@@ -117,7 +117,7 @@ func TestPutAside(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var saved Checkpoint
-			play(t, Config{Workers: c.workers, Plan: modes.ASGD(c.workers), Steps: 8, Save: func(k Checkpoint) (string, error) {
+			play(t, Config{MaxWorkers: c.workers, Plan: modes.ASGD(c.workers), Steps: 8, Save: func(k Checkpoint) (string, error) {
 				saved = k
 				return k.ID, nil
 			}}, func(w *world) {
@@ -171,9 +171,9 @@ func TestPutAside(t *testing.T) {
 	}
 }
 
-// A worker that was misused ends the job for all, with its exit code, and a checkpoint.
+// A worker that was misused ends the job for all workers, with its exit code, and a checkpoint.
 func TestMisuseEndsTheJob(t *testing.T) {
-	play(t, Config{Workers: 3, Steps: 100, Grace: time.Minute, Save: func(k Checkpoint) (string, error) { return k.ID, nil }}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Steps: 100, Grace: time.Minute, Save: func(k Checkpoint) (string, error) { return k.ID, nil }}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.worker(1, retiring(5, exitcode.Usage), func(f *fakeWorker) { f.buffers = nil })
@@ -186,9 +186,9 @@ func TestMisuseEndsTheJob(t *testing.T) {
 	})
 }
 
-// A worker may have the job end in good order for all.
+// A worker may end the job successfully for all workers.
 func TestHalt(t *testing.T) {
-	play(t, Config{Workers: 3, Steps: 100}, func(w *world) {
+	play(t, Config{MaxWorkers: 3, Steps: 100}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.worker(1, func(f *fakeWorker) {

@@ -18,8 +18,8 @@ import (
 	"star/transport/wire"
 )
 
-// A coordinator goes on with a ring by what its members remember: with all that was made, no sample twice, and those who come too late take the parameters
-// from the others.
+// A coordinator continues a ring from what its members remember: all updates are kept, no sample is used twice, and workers
+// that join too late take the parameters from the others.
 func TestRingTakeOver(t *testing.T) {
 	r, text := ridden(t)
 	handover := Handover{Handover: takeover.Handover{
@@ -40,7 +40,7 @@ func TestRingTakeOver(t *testing.T) {
 	older, _ := json.Marshal(first)
 	told := []wire.Tally{{Generation: engine.GenerationsOf(1) + 1, Version: 2, Carried: []wire.Gradient{{Worker: 2, Step: m.RiderBatches[0].Span.Start, Weight: 4. / 12}}}}
 	lease := newTestLease(2)
-	play(t, Config{Workers: 4, Steps: 100, Ring: &RingConfig{Rule: "sgd"}, Lease: lease, Handover: &handover, Coordinators: 1}, func(w *world) {
+	play(t, Config{MaxWorkers: 4, Steps: 100, Ring: &RingConfig{Rule: "sgd"}, Lease: lease, Handover: &handover, Coordinators: 1}, func(w *world) {
 		w.newest = 2
 		rider := w.ringWorker(2, "", nil, &session.Stand{Version: -1, Step: 1, Metadata: text})
 		behind := w.ringWorker(1, "", nil, &session.Stand{Version: 1, Step: 1, Metadata: older})
@@ -68,7 +68,7 @@ func TestRingTakeOver(t *testing.T) {
 		}
 		late.set(func() {
 			if late.welcome.Seed || late.welcome.Step < 1 {
-				t.Errorf("who comes too late is welcomed with %+v", late.welcome)
+				t.Errorf("a late worker is welcomed with %+v", late.welcome)
 			}
 		})
 		w.finished(5 * time.Minute)
@@ -97,17 +97,17 @@ func TestRingTakeOver(t *testing.T) {
 	})
 }
 
-// What cannot be taken up is refused, and without anybody who has the parameters the job does not go on.
+// Invalid states are rejected, and without a worker that has the parameters the job does not continue.
 func TestRingTakeOverRefuses(t *testing.T) {
 	handover := Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 100, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
 		Model: "m", ModelHash: "cafe", Params: 100, Ring: true,
 	}, Enrolment: enrolment}
 	ring := &RingConfig{Rule: "sgd"}
-	if _, err := New(Config{Job: "job", Workers: 2, Batch: 4, Steps: 5, Lease: newTestLease(2), Handover: &handover}); err == nil || !strings.Contains(err.Error(), "--arch") {
+	if _, err := New(Config{Job: "job", MaxWorkers: 2, Batch: 4, Steps: 5, Lease: newTestLease(2), Handover: &handover}); err == nil || !strings.Contains(err.Error(), "--arch") {
 		t.Errorf("parameter servers go on with a ring: %v", err)
 	}
-	play(t, Config{Workers: 2, Steps: 5, Ring: ring, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 5, Ring: ring, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
 		h, e := hello(0), enrolment
 		h.Addr, e.Rule, e.Stand = "meet,door", "sgd", &session.Stand{Version: 3, Metadata: []byte("{}")}
 		var refused *transport.RejectError
@@ -127,14 +127,14 @@ func TestRingTakeOverRefuses(t *testing.T) {
 	})
 }
 
-// Who was told to end while nobody coordinated, and has the parameters, is kept by the next coordinator until somebody else has them.
-func TestRingTakeOverFromWhoLeaves(t *testing.T) {
+// A worker that was told to end while no process coordinated, and has the parameters, is kept by the next coordinator until another one has them.
+func TestRingTakeOverFromLeavingWorker(t *testing.T) {
 	handover := Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 160, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
 		Model: "m", ModelHash: "cafe", Params: 100, Ring: true,
 	}, Enrolment: enrolment}
 	const metadata = `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":40,"seq":5,"steps":[4,4],"rounds":[]}`
-	cfg := Config{Workers: 2, Steps: 20, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
+	cfg := Config{MaxWorkers: 2, Steps: 20, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
 	play(t, cfg, func(w *world) {
 		w.newest = 5
 		last := w.ringWorker(0, "", nil, &session.Stand{Version: 5, Step: 4, Metadata: []byte(metadata)})
@@ -144,7 +144,7 @@ func TestRingTakeOverFromWhoLeaves(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		last.set(func() {
 			if !last.left.IsZero() {
-				t.Error("it is let go, though nobody else has come")
+				t.Error("it is let go, though no other has come")
 			}
 		})
 		w.ringWorker(1, "", nil, nil)
@@ -161,7 +161,7 @@ func TestRingTakeOverFromWhoLeaves(t *testing.T) {
 	})
 }
 
-// A server that was told to end comes to the next coordinator before the other servers do: they are not taken for gone, until they might have come.
+// A server that was told to end connects to the next coordinator before the other servers do: these are not given up until they had time to connect.
 func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 	handover := Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 4000, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
@@ -169,11 +169,11 @@ func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 	}, Enrolment: enrolment}
 	const metadata = `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":40,"seq":5,"steps":[4,4],"rounds":[]}`
 	for name, c := range map[string]struct {
-		before time.Duration // the server is told
+		before time.Duration // when the server is told
 		ends   bool
-	}{"at once": {0, false}, "when nobody is waited for": {time.Minute, true}} {
+	}{"at once": {0, false}, "without waiting": {time.Minute, true}} {
 		t.Run(name, func(t *testing.T) {
-			cfg := Config{Workers: 2, Servers: 3, Steps: 500, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 3, JoinTimeout: time.Minute,
+			cfg := Config{MaxWorkers: 2, Servers: 3, Steps: 500, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 3, JoinTimeout: time.Minute,
 				Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
 			play(t, cfg, func(w *world) {
 				w.newest = 5
@@ -187,7 +187,7 @@ func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 				time.Sleep(2 * ending.MusterTime)
 				if c.ends {
 					w.finished(time.Minute)
-					w.failed(exitcode.Lost, "too many of those that may coordinate were told to end: 0 of 3 would stay")
+					w.failed(exitcode.Lost, "too many servers that may coordinate were told to end: 0 of 3 would stay")
 					return
 				}
 				w.server(1, 0, false)
@@ -201,7 +201,7 @@ func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 	}
 }
 
-// ridden is the metadata of a ring of members 0 and 1 and rider 2 that has made a round. Two rounds and the rider's batch are under way.
+// ridden is the metadata of a ring of members 0 and 1 and rider 2 after one round. Two rounds and the rider's batch are open.
 func ridden(t *testing.T) (engine.Engine, []byte) {
 	r := engine.NewRing(engine.Config{Plan: modes.Ring(3, 2), Workers: 3, Batch: 4, Limit: 100, MaxParams: 100, Ring: new(engine.RingConfig)})
 	r.Begin(nil)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What people read of a number is that number, however large, and not finite where it is not.
+// Numbers that are printed are rounded to the same number, however large; values that are not finite stay so.
 func TestRound4(t *testing.T) {
 	for x, want := range map[float64]string{
 		0.123449: "0.1234", 0.12345001: "0.1235", -0.12345001: "-0.1235", -0.00001: "-0", 2: "2", 123456789.12346: "1.234567891235e+08",

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// A crowd's run log is sampled. That of a job with a pilot is not: a replay reads in it every record that the pilot was told.
+// The run log of many workers is sampled. With a pilot it is not: a replay needs every record that the pilot got.
 func TestRecordsForAPilotAreNotSampled(t *testing.T) {
 	for _, piloted := range []bool{false, true} {
 		const workers = 64
-		cfg := Config{Workers: workers, Steps: 60}
+		cfg := Config{MaxWorkers: workers, Steps: 60}
 		if piloted {
 			cfg.Pilot = new(script)
 		}

@@ -8,66 +8,64 @@ import (
 	"star/transport/wire"
 )
 
-// hostLoad is what a server says of itself and its host.
+// hostLoad is what a server reports of itself and its host.
 type hostLoad struct {
 	enlist wire.Enlist
 	usage  wire.Usage
 	heard  bool
 }
 
-// kindNote marks an event of whoever moves shards. No frame has it.
+// kindNote marks an event with a Note. No frame has this kind.
 const kindNote wire.Kind = 254
 
-// Note writes down what was decided on a move, and shows it in the status. It may be called from
-// any goroutine while Run runs. It is an error that the job, or ctx, is over before anybody has
-// taken it. It returns when the coordinator has room for it, which is at once in all but a busy
-// moment.
+// Note records a decision on a move of a shard, and shows it in the status. It may be called from any goroutine while Run
+// runs. It returns once the event queue has room, usually at once, or an error if the job or ctx is over before that.
 func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	select {
-	case c.events <- inside(kindNote, internal{note: &n}):
+	case c.in.events <- inside(kindNote, internal{note: &n}):
 		return nil
-	case <-c.done:
+	case <-c.in.done:
 		return errors.New("the job is over")
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// noted keeps a note for the status, and writes it down.
-func (c *Coordinator) noted(n runlog.Shift) {
-	at := c.elapsed()
-	c.shifts.Note(at, n)
-	c.cfg.RunLog.Write(at, n)
-	c.log.Info("a shard is to move, or did", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
-}
-
-// shiftStatus is what the status has on moves of shards; nil where they stay.
+// shiftStatus is the part of the status on moves of shards; nil without Config.Shift.
 func (c *Coordinator) shiftStatus() *ShiftStatus {
 	if !c.cfg.Shift {
 		return nil
 	}
-	return c.shifts.Clone()
+	return c.flow.shifts.Clone()
 }
 
-// inflow measures how the push of a worker that is released came in at each server on another host.
+// inflow measures how the push of a released worker arrived at each server on another host.
 func (c *Coordinator) inflow(p *peer) {
 	f := &p.measured.Flight
-	if !c.links.Inlets() || f.From.IsZero() || c.members.Terms.Hello().Params == 0 {
+	if !c.flow.links.Inlets() || f.From.IsZero() || c.members.Terms.Hello().Params == 0 {
 		return
 	}
 	part := min(p.last.NetOut/float64(4*c.members.Terms.Hello().Params), 1) // gradients may be compressed
 	bytes := map[int]float64{}
-	for i, owner := range c.owner {
-		if c.site(c.servers[owner]) != c.site(p) {
-			bytes[owner] += part * float64(4*(c.shards[i].To-c.shards[i].From))
+	for i, owner := range c.placing.owner {
+		if c.peers.site(c.peers.servers[owner]) != c.peers.site(p) {
+			bytes[owner] += part * float64(4*(c.placing.shards[i].To-c.placing.shards[i].From))
 		}
 	}
-	c.links.Arrived(p.rank, f.From.Sub(c.begun), bytes, c.cfg.Workers)
+	c.flow.links.Arrived(p.rank, f.From.Sub(c.journal.begun), bytes, c.cfg.MaxWorkers)
 }
 
-// serverLoad is what a server has said, with what was measured of it; nil if it says nothing. What
-// comes in from other hosts is measured here, from pushes; all else the server has said of itself.
-func (c *Coordinator) serverLoad(p *peer) *ServerLoad {
+// noted records a note for the status and the run log.
+func (f *flow) noted(j *journal, n runlog.Shift) {
+	at := j.elapsed()
+	f.shifts.Note(at, n)
+	j.log.Write(at, n)
+	j.text.Info("shard move decision", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
+}
+
+// serverLoad returns a server's reported load; nil if it reports none. Its inflow from other hosts is measured by the
+// coordinator, from pushes; the server reports the rest.
+func (f *flow) serverLoad(ps *peers, p *peer) *ServerLoad {
 	l := p.load
 	if !l.heard {
 		return nil
@@ -79,11 +77,11 @@ func (c *Coordinator) serverLoad(p *peer) *ServerLoad {
 		Cores: cap.CPU, LinkIn: cap.In, LinkOut: cap.Out, Free: u.Free,
 	}
 	far := 0
-	for _, w := range c.workers {
-		if w != nil && !w.gone && c.site(w) != c.site(p) {
+	for _, w := range ps.workers {
+		if w != nil && !w.gone && ps.site(w) != ps.site(p) {
 			far++
 		}
 	}
-	s.Inflow = c.links.Inflow(p.rank, far)
+	s.Inflow = f.links.Inflow(p.rank, far)
 	return s
 }

@@ -11,23 +11,23 @@ import (
 	"star/transport/wire"
 )
 
-// What comes in at a server is measured by each worker's push, from its beginning until that server had it all, and only of workers on other
-// hosts. A shard that has moved begins anew.
+// The inflow of a server is measured from each worker's push, from its beginning until that server held all of it, and only
+// for workers on other hosts. A shard that has moved is measured again.
 func TestInflow(t *testing.T) {
-	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}, links: moves.NewLinks(true)}}
+	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, MaxWorkers: 2}, journal: journal{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}}, flow: flow{links: moves.NewLinks(true)}}
 	c.members.Terms.Set(wire.Hello{Params: 1000}, session.Enrolment{})
-	c.shards = []wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
-	c.servers = []*peer{{rank: 0, place: &membership.Place{Site: "a"}}, {rank: 1, place: &membership.Place{Site: "b"}}, {rank: 2, place: &membership.Place{Site: "c"}}}
-	c.workers = []*peer{{rank: 0, place: &membership.Place{Site: "b"}}, {rank: 1, place: &membership.Place{Site: "d"}}}
-	for _, s := range c.servers[:2] {
+	c.placing.shards = []wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
+	c.peers.servers = []*peer{{rank: 0, place: &membership.Place{Site: "a"}}, {rank: 1, place: &membership.Place{Site: "b"}}, {rank: 2, place: &membership.Place{Site: "c"}}}
+	c.peers.workers = []*peer{{rank: 0, place: &membership.Place{Site: "b"}}, {rank: 1, place: &membership.Place{Site: "d"}}}
+	for _, s := range c.peers.servers[:2] {
 		s.load = hostLoad{heard: true, enlist: wire.Enlist{Host: "host " + s.place.Site, Capacity: wire.Amounts{CPU: 4, In: 1e9}}, usage: wire.Usage{Own: wire.Amounts{CPU: 0.5}, Free: 7}}
 	}
 	push := func(i int, full time.Duration, sent float64) {
-		for w, p := range c.workers {
-			at := c.begun.Add(time.Duration(i) * time.Second)
+		for w, p := range c.peers.workers {
+			at := c.journal.begun.Add(time.Duration(i) * time.Second)
 			p.measured.Flight.From, p.last.NetOut = at, sent
 			for server, took := range []time.Duration{full, full / 4} {
-				c.links.Stored(at.Add(took).Sub(c.begun), w, server)
+				c.flow.links.Stored(at.Add(took).Sub(c.journal.begun), w, server)
 			}
 			c.inflow(p)
 		}
@@ -37,29 +37,29 @@ func TestInflow(t *testing.T) {
 	}
 	// Server 0: both workers, 2000 bytes each at once in 100 ms. Server 1: worker 1 alone, 2000 bytes in 25 ms.
 	for server, want := range []float64{40e3, 80e3} {
-		l := c.serverLoad(c.servers[server])
-		if math.Abs(l.Inflow-want) > 1e-6*want || l.Host != "host "+c.servers[server].place.Site || l.Cores != 4 || l.LinkIn != 1e9 || l.CPU != 0.5 || l.Free != 7 {
+		l := c.flow.serverLoad(&c.peers, c.peers.servers[server])
+		if math.Abs(l.Inflow-want) > 1e-6*want || l.Host != "host "+c.peers.servers[server].place.Site || l.Cores != 4 || l.LinkIn != 1e9 || l.CPU != 0.5 || l.Free != 7 {
 			t.Errorf("server %d: %+v, want %v", server, l, want)
 		}
 	}
-	if l := c.serverLoad(c.servers[2]); l != nil {
+	if l := c.flow.serverLoad(&c.peers, c.peers.servers[2]); l != nil {
 		t.Errorf("a server that says nothing: %+v", l)
 	}
-	c.links.Forget(0)
+	c.flow.links.Forget(0)
 	for i := range 4 {
 		push(4+i, 100*time.Millisecond, 1000) // compressed to a quarter
 	}
-	if l := c.serverLoad(c.servers[0]); math.Abs(l.Inflow-10e3) > 1 {
+	if l := c.flow.serverLoad(&c.peers, c.peers.servers[0]); math.Abs(l.Inflow-10e3) > 1 {
 		t.Errorf("compressed: %+v", l)
 	}
-	// A push of which a server's part was there before it began is another one's.
-	c.links.Forget(0)
-	c.links.Stored(0, 1, 0)
-	c.workers[1].measured.Flight.From = c.begun.Add(time.Second)
-	c.inflow(c.workers[1])
-	c.workers[1].measured.Flight.From = time.Time{}
-	c.inflow(c.workers[1])
-	if l := c.serverLoad(c.servers[0]); l.Inflow != 0 {
+	// If a server's part was there before the push began, it belongs to another push.
+	c.flow.links.Forget(0)
+	c.flow.links.Stored(0, 1, 0)
+	c.peers.workers[1].measured.Flight.From = c.journal.begun.Add(time.Second)
+	c.inflow(c.peers.workers[1])
+	c.peers.workers[1].measured.Flight.From = time.Time{}
+	c.inflow(c.peers.workers[1])
+	if l := c.flow.serverLoad(&c.peers, c.peers.servers[0]); l.Inflow != 0 {
 		t.Errorf("%v was measured of nothing", l.Inflow)
 	}
 }

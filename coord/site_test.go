@@ -11,7 +11,7 @@ import (
 	"star/transport/wire"
 )
 
-// A server that gives an address that leads every other host back to itself is named to whoever comes from another host, with what it lacks.
+// The rejection of a server with a loopback address, or of a worker on another host that would have to use it, names the server and the fix.
 func TestAddressesThatLeadBack(t *testing.T) {
 	for _, c := range []struct {
 		addr, worker string // the server is on host a
@@ -24,7 +24,7 @@ func TestAddressesThatLeadBack(t *testing.T) {
 		{":7070", "b", false},
 		{"10.0.0.1:7070", "b", false},
 	} {
-		play(t, Config{Workers: 1}, func(w *world) {
+		play(t, Config{MaxWorkers: 1}, func(w *world) {
 			m, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: wire.Hello{
 				Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Shards: 1, Addr: c.addr, Host: "a"}})
 			if err != nil {

@@ -13,10 +13,10 @@ import (
 	"star/runlog"
 )
 
-// The job in numbers: as it is now (Status), and what it has come to (runlog.Result). Both are made of
-// what the coordinator knows anyway; nothing is asked of members for them.
+// The state of the job (Status) and its result (runlog.Result). Both use only what the coordinator knows; members are
+// not asked.
 
-// What the status is made of (package view).
+// Types of the status (package view).
 type (
 	Status       = view.Status
 	Refusal      = advisor.Refusal
@@ -28,17 +28,17 @@ type (
 	ShiftStatus  = moves.Shifts
 )
 
-// words is a plan as people read it: as somebody has given it, or, in a ring, by its riders; else
-// in its own. The plan in force is what counts; words are only taken where they mean the same.
+// words returns a plan as users write it: in the words with which it was set, or a ring with its riders; otherwise
+// p.String(). The given words are only used if they mean the same plan.
 func (c *Coordinator) words(p modes.Plan) string {
-	if c.auto.Enabled() && p.Parents == nil { // plant has taken the wish for a tree from it
-		if asked, err := modes.Parse(c.given, c.cfg.Workers); err == nil {
+	if c.flow.auto.Enabled() && p.Parents == nil { // plant has cleared AutoTree
+		if asked, err := modes.Parse(c.choice.given, c.cfg.MaxWorkers); err == nil {
 			p.AutoTree = asked.AutoTree
 		}
 	}
 	own := p.String()
-	s := p.Words(c.given)
-	if s == own && own != c.given {
+	s := p.Words(c.choice.given)
+	if s == own && own != c.choice.given {
 		if spec := c.arch.spec(p); spec != "" {
 			return p.Words(spec)
 		}
@@ -46,96 +46,80 @@ func (c *Coordinator) words(p modes.Plan) string {
 	return s
 }
 
-// summarise completes the result and writes the last line of the run log. It is called once, also
-// for a job that has failed before it began. Rates are over the training, without joining and the
-// last evaluation.
+// summarise completes the result and writes the last line of the run log. It is called once, also for a job that failed
+// before it began. Rates cover the training, without joining and the last evaluation.
 func (c *Coordinator) summarise(err error) {
 	c.open()
-	r := &c.result
-	r.Workers, r.Shards, r.Switches = c.members.Count(), len(c.shards), c.stats.Switches
+	r := &c.measured.result
+	r.Workers, r.Shards, r.Switches = c.members.Count(), len(c.placing.shards), c.measured.stats.Switches
 	r.Mode = c.words(c.cfg.Plan)
 	if err != nil {
 		r.Error = err.Error()
 	}
-	if c.stats.NoLoss() {
+	if c.measured.stats.NoLoss() {
 		r.TrainLoss = runlog.Number(math.NaN())
 	}
 	if l := c.engine; l != nil {
 		r.Mode = c.words(l.View().Plan)
-		c.putAside()
+		c.measured.putAside(&c.journal, c.engine.View().Aside)
 		now := l.View()
-		c.stats.Result(r, time.Now(), now.Used, now.Waste, now.Staleness)
+		c.measured.stats.Result(r, time.Now(), now.Used, now.Waste, now.Staleness)
 	}
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Summary{Result: *r})
+	c.journal.write(runlog.Summary{Result: *r})
 }
 
-// status is what star ctl and the metrics show now. It changes nothing, and is there in every
-// phase: before the start there is no engine to ask.
+// status returns the status for star ctl and the metrics. It changes nothing and works in every phase; before the
+// training there is no engine.
 func (c *Coordinator) status() Status {
 	s := Status{
-		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.elapsed().Seconds(),
-		Loss: runlog.Number(c.stats.Loss()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.Switches,
-		Auto: c.pilot.Running() && !c.manual, Stragglers: c.verdicts.Texts(), Refused: c.permits.Refused(),
+		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.journal.elapsed().Seconds(),
+		Loss: runlog.Number(c.measured.stats.Loss()), TestLoss: c.measured.result.TestLoss, TestAcc: c.measured.result.TestAccuracy, Switches: c.measured.stats.Switches,
+		Auto: c.journal.pilot.Running() && !c.choice.manual, Stragglers: c.choice.verdicts.Texts(), Refused: c.choice.permits.Refused(),
 	}
 	s.Servers, s.Shards = c.placed()
 	s.Shift = c.shiftStatus()
-	n := c.noise.Noise()
+	n := c.measured.noise.Noise()
 	s.Noise = NoiseStatus{Scale: n.Scale, Grad2: n.Grad2, Var: n.Var, Mixed: n.Mixed, Observations: n.Observations}
 	l := c.engine
 	var now engine.View
 	if l != nil {
 		now = l.View()
-		s.Phase = view.Phase(c.ended, c.rounds.Final(), c.saves.Open())
+		s.Phase = view.Phase(c.run.ended, c.rounds.Final(), c.saves.Open())
 		s.Mode, s.Version = c.words(l.View().Plan), now.Version
 		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, c.expected(), c.members.Terms.Enrolled().Samples, c.members.Terms.Hello().Params
-		s.Rate = c.stats.Rate(time.Now(), now.Used)
+		s.Rate = c.measured.stats.Rate(time.Now(), now.Used)
 	}
-	s.Efficiency = c.scaling().Efficiency()
-	if c.short() {
-		s.Short = c.least()
+	s.Efficiency = c.peers.scaling().Efficiency()
+	if c.members.Shortage.On() {
+		s.Short = c.minWorkers()
 	}
-	for i := range c.workers {
+	for i := range c.peers.workers {
 		s.Workers = append(s.Workers, c.workerStatus(i, now.State))
 	}
 	return s
 }
 
-// scaling is how fast the workers are now, by their last iterations.
-func (c *Coordinator) scaling() modes.Scaling {
-	var own, iteration []time.Duration
-	var samples []int
-	for _, p := range c.workers {
-		if p != nil && !p.measured.Recent.Empty() {
-			own = append(own, time.Duration(p.measured.Own.Mean()*float64(time.Second)))
-			iteration = append(iteration, time.Duration(p.measured.Recent.Mean()*float64(time.Second)))
-			samples = append(samples, p.last.Samples)
-		}
-	}
-	return modes.ScalingOf(own, iteration, samples)
-}
-
-// worthAfter is after how many updates it is said if one worker alone would be as fast as all.
+// worthAfter is after how many updates worth is called.
 const worthAfter = 50
 
-// worth says it.
+// worth logs a hint if one worker alone would be as fast as all together.
 func (c *Coordinator) worth() {
-	if s := c.scaling(); s.Ideal > 0 && !s.Worth() && c.members.Count() > 1 {
+	if s := c.peers.scaling(); s.Ideal > 0 && !s.Worth() && c.members.Count() > 1 {
 		c.log.Info("one worker alone would be as fast", "workers", c.members.Count(), "samples_per_s", int64(s.All), "alone", int64(s.Alone), "scaling_efficiency", round4(s.Efficiency()),
 			"hint", "fewer workers, larger batches (--batch), --compress, or a faster link")
 	}
 }
 
-// workerStatus is that of the worker of a rank. It has numbers only while somebody has the rank,
-// and the job trains.
+// workerStatus is the status of the worker of a rank. It has numbers only while a worker has the rank and the job trains.
 func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
-	p, l := c.workers[i], c.engine
+	p, l := c.peers.workers[i], c.engine
 	w := WorkerStatus{Worker: i, State: "absent"}
 	switch {
 	case p == nil && l != nil:
 		if c.members.Seen(i) {
 			w.State = "gone"
 		}
-		for _, q := range c.late {
+		for _, q := range c.peers.late {
 			if q.rank == i && !q.gone {
 				w.Peer, w.State = q.conn.RemoteAddr(), "joining"
 			}
@@ -147,18 +131,18 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 		a := l.View().Worker(star.Worker(i))
 		t := view.Training{
 			Stopped: a.Stopped, Parked: a.Parked, Waiting: a.Waiting, Step: a.Step, Basis: a.Basis, Version: now.Version,
-			Measured: &p.measured, Last: &p.last, PushDelay: c.pacer.Delay(i),
+			Measured: &p.measured, Last: &p.last, PushDelay: c.flow.pacer.Delay(i),
 		}
-		for cause, n := range c.poisonings[i] {
+		for cause, n := range c.measured.poisonings[i] {
 			if t.Poison == nil {
 				t.Poison = map[string]int64{}
 			}
 			t.Poison[cause.String()] = n
 		}
 		w.Trains(&t)
-		w.Slowdown, w.Cause = c.verdicts.Of(star.Worker(i))
+		w.Slowdown, w.Cause = c.choice.verdicts.Of(star.Worker(i))
 		if c.cfg.Shift {
-			w.Located(c.site(p), &t)
+			w.Located(c.peers.site(p), &t)
 		}
 	}
 	return w

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Every field of a Status is in docs/monitoring.md, and every field that the page has is one.
+// docs/monitoring.md has every field of a Status, and no other.
 func TestStatusPage(t *testing.T) {
 	page, err := os.ReadFile("../docs/monitoring.md")
 	if err != nil {
@@ -44,7 +44,7 @@ func TestStatusPage(t *testing.T) {
 	}
 }
 
-// fields are the names in JSON of a type's fields, and of those of what they are made of, in this package.
+// fields returns the JSON names of a type's fields and, for types of this package, of their fields.
 func fields(of reflect.Type, has map[string]bool) {
 	switch of.Kind() {
 	case reflect.Pointer, reflect.Slice:

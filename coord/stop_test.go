@@ -15,7 +15,7 @@ import (
 	"star/transport"
 )
 
-// keeper notes the checkpoints of a job.
+// keeper records the checkpoints of a job.
 func keeper(to *[]Checkpoint) func(Checkpoint) (string, error) {
 	return func(c Checkpoint) (string, error) {
 		*to = append(*to, c)
@@ -23,15 +23,15 @@ func keeper(to *[]Checkpoint) func(Checkpoint) (string, error) {
 	}
 }
 
-// A job that is told to end makes a checkpoint of its last update, with what is in hand to be done again; nothing that comes after that counts. Models with
-// buffers are saved with those that workers send in time.
+// A job that must end makes a checkpoint of its last update, with the open batches to be repeated; later messages have
+// no effect. Models with buffers are saved with those that workers send in time.
 func TestStopSaves(t *testing.T) {
 	for _, mode := range []string{"ssgd", "asgd", "x=2"} {
 		for _, buffers := range []int{0, 2} {
 			t.Run(fmt.Sprint(mode, " ", buffers), func(t *testing.T) {
 				var saved []Checkpoint
 				plan, _ := modes.Parse(mode, 3)
-				play(t, Config{Workers: 3, Plan: plan, Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
+				play(t, Config{MaxWorkers: 3, Plan: plan, Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
 					w.server(0, 2, false)
 					for i := range 3 {
 						w.worker(i, func(f *fakeWorker) { f.pace *= time.Duration(1 + i); f.buffers = make([]float32, buffers) })
@@ -67,11 +67,11 @@ func TestStopSaves(t *testing.T) {
 	}
 }
 
-// What does not come within the grace is not waited for.
+// Messages that do not arrive within the grace are not waited for.
 func TestGraceEnds(t *testing.T) {
 	t.Run("the disk", func(t *testing.T) {
 		var never chan struct{}
-		play(t, Config{Workers: 1, Steps: 1000, Grace: 20 * time.Second, Save: func(Checkpoint) (string, error) { <-never; return "", nil }}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Steps: 1000, Grace: 20 * time.Second, Save: func(Checkpoint) (string, error) { <-never; return "", nil }}, func(w *world) {
 			w.server(0, 1, false)
 			w.worker(0)
 			time.Sleep(5500 * time.Millisecond)
@@ -82,7 +82,7 @@ func TestGraceEnds(t *testing.T) {
 			if took := time.Since(begun); !errors.Is(w.err, told) || took < 20*time.Second || took > 23*time.Second {
 				t.Errorf("ended with %v after %v", w.err, took)
 			}
-			if !strings.Contains(w.logs.String(), "not within the grace") {
+			if !strings.Contains(w.logs.String(), "not complete within --grace") {
 				t.Errorf("the log:\n%s", w.logs)
 			}
 			close(never)
@@ -90,7 +90,7 @@ func TestGraceEnds(t *testing.T) {
 	})
 	t.Run("buffers of one worker", func(t *testing.T) {
 		var saved []Checkpoint
-		play(t, Config{Workers: 2, Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved), Plan: modes.ASGD(2)}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved), Plan: modes.ASGD(2)}, func(w *world) {
 			w.server(0, 1, false)
 			w.worker(0, func(f *fakeWorker) { f.buffers = []float32{3} })
 			w.worker(1, func(f *fakeWorker) { f.buffers = []float32{5}; f.pace = time.Hour })
@@ -104,7 +104,7 @@ func TestGraceEnds(t *testing.T) {
 	})
 	t.Run("none is given", func(t *testing.T) {
 		var saved []Checkpoint
-		play(t, Config{Workers: 1, Steps: 1000, Save: keeper(&saved)}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Steps: 1000, Save: keeper(&saved)}, func(w *world) {
 			w.server(0, 1, false)
 			w.worker(0)
 			time.Sleep(5500 * time.Millisecond)
@@ -117,7 +117,7 @@ func TestGraceEnds(t *testing.T) {
 		})
 	})
 	t.Run("before the start", func(t *testing.T) {
-		play(t, Config{Workers: 1, Steps: 1000, Grace: time.Hour, Save: keeper(new([]Checkpoint))}, func(w *world) {
+		play(t, Config{MaxWorkers: 1, Steps: 1000, Grace: time.Hour, Save: keeper(new([]Checkpoint))}, func(w *world) {
 			w.server(0, 1, false)
 			told := errors.New("SIGTERM")
 			w.c.Stop(told)
@@ -129,7 +129,7 @@ func TestGraceEnds(t *testing.T) {
 	})
 }
 
-// Who is told to end is let go after a while, if the job can go on without it; else the job is saved, and ends.
+// A member that must end is released after a while, if the job can continue without it; otherwise the job is saved and ends.
 func TestMuster(t *testing.T) {
 	leave := func(m *session.Member, rank int) {
 		m.Leave(143, fmt.Sprintf("worker %d: SIGTERM", rank))
@@ -142,13 +142,13 @@ func TestMuster(t *testing.T) {
 	}{
 		"one worker":           {Config{}, []int{1}, false, ""},
 		"one, at once":         {Config{LeaveAtOnce: true}, []int{1}, false, ""},
-		"one, and all must be": {Config{StopOnLoss: true}, []int{1}, false, "--on-failure stop"},
+		"one, and all must be": {Config{StopOnFailure: true}, []int{1}, false, "--on-failure stop"},
 		"all workers":          {Config{}, []int{0, 1}, false, "every worker was told to end"},
-		"a server":             {Config{}, nil, true, "server 1 was told to end"},
+		"a server":             {Config{}, nil, true, "server 1 has shards and was told to end"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			c.cfg.Workers, c.cfg.Servers, c.cfg.Steps, c.cfg.Grace, c.cfg.Save = 2, 2, 40, 20*time.Second, keeper(&saved)
+			c.cfg.MaxWorkers, c.cfg.Servers, c.cfg.Steps, c.cfg.Grace, c.cfg.Save = 2, 2, 40, 20*time.Second, keeper(&saved)
 			play(t, c.cfg, func(w *world) {
 				w.server(0, 1, false)
 				s := w.server(1, 1, false)
@@ -181,14 +181,14 @@ func TestMuster(t *testing.T) {
 				w.finished(time.Hour)
 				w.accounted(320)
 				if w.err != nil || len(w.lines("leave")) != 1 {
-					t.Errorf("%v; who left: %v", w.err, w.lines("leave"))
+					t.Errorf("%v; lines: %v", w.err, w.lines("leave"))
 				}
 			})
 		})
 	}
 }
 
-// A coordinator that is told to end has others go on, unless too few of those that may coordinate stay.
+// A coordinator that must end lets others continue, unless too few processes that may coordinate stay.
 func TestYield(t *testing.T) {
 	for name, c := range map[string]struct {
 		leave []int
@@ -196,10 +196,10 @@ func TestYield(t *testing.T) {
 	}{"alone": {nil, true}, "with another one": {[]int{2}, false}} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			play(t, Config{Workers: 1, Servers: 4, Coordinators: 3, Lease: newTestLease(1), Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
-				var seats []*fakeServer
+			play(t, Config{MaxWorkers: 1, Servers: 4, Coordinators: 3, Lease: newTestLease(1), Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
+				var candidates []*fakeServer
 				for i := range 3 {
-					seats = append(seats, w.server(i, 0, false))
+					candidates = append(candidates, w.server(i, 0, false))
 				}
 				w.server(3, 1, false)
 				w.worker(0)
@@ -207,7 +207,7 @@ func TestYield(t *testing.T) {
 				told := errors.New("SIGTERM")
 				yield := w.c.Yield(told)
 				for _, i := range c.leave {
-					seats[i].m.Leave(143, "SIGTERM")
+					candidates[i].m.Leave(143, "SIGTERM")
 				}
 				if c.yield {
 					<-yield
@@ -222,8 +222,8 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// A ring whose members are all told to end goes on with those who come in their places, if others may coordinate: one that has the parameters stays until somebody
-// else has them. Where nobody comes there is a checkpoint in half of the grace.
+// In a job with several coordinators, a ring in which all members must end continues with their replacements: one
+// member with the parameters stays until another one has them. Without a replacement a checkpoint is made after half of the grace.
 func TestMusterOfARing(t *testing.T) {
 	for name, c := range map[string]struct {
 		coordinators int
@@ -231,14 +231,14 @@ func TestMusterOfARing(t *testing.T) {
 		stays        bool // worker 0 was not told
 		want         string
 	}{
-		"they come again":            {coordinators: 1, back: true},
-		"one stays":                  {coordinators: 1, stays: true},
-		"nobody comes":               {coordinators: 1, want: "every worker was told to end"},
-		"nobody else may coordinate": {back: true, want: "every worker was told to end"},
+		"they come again": {coordinators: 1, back: true},
+		"one stays":       {coordinators: 1, stays: true},
+		"no replacement":  {coordinators: 1, want: "every worker was told to end"},
+		"one coordinator": {back: true, want: "every worker was told to end"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			cfg := Config{Workers: 2, Steps: 40, Ring: &RingConfig{Rule: "sgd"}, Coordinators: c.coordinators, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}
+			cfg := Config{MaxWorkers: 2, Steps: 40, Ring: &RingConfig{Rule: "sgd"}, Coordinators: c.coordinators, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}
 			if c.coordinators > 0 {
 				cfg.Lease = newTestLease(1)
 			}

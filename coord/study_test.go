@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// lesson is a Study of so many steps, each of which takes its pace.
+// lesson is a Study with a number of steps, each takes its pace.
 type lesson struct {
 	steps int // left
 	pace  time.Duration
@@ -48,7 +48,7 @@ func (s *lesson) progress() (made int, spoke bool) {
 	return s.made, s.spoke
 }
 
-// A study is done while the job and the pilot go on, takes its small part of the time, and its end is told where the log has it.
+// A study runs while the job and the pilot continue, uses its small part of the time, and its result is passed on where the log has it.
 func TestStudy(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -64,7 +64,7 @@ func TestStudy(t *testing.T) {
 			study := test.study
 			study.steps = test.steps
 			pilot := &script{says: map[int]advice.Remark{6: {Study: study}}}
-			play(t, Config{Workers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0)
 				w.worker(1)
@@ -123,7 +123,7 @@ func TestStudy(t *testing.T) {
 func TestStudyUnfinished(t *testing.T) {
 	study := &lesson{pace: time.Second}
 	pilot := &script{says: map[int]advice.Remark{6: {Study: study}}}
-	play(t, Config{Workers: 1, Steps: 30, Pilot: pilot}, func(w *world) {
+	play(t, Config{MaxWorkers: 1, Steps: 30, Pilot: pilot}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.finished(10 * time.Minute)

@@ -10,7 +10,6 @@ import (
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/said"
-	"star/coord/session"
 	"star/coord/takeover"
 	"star/internal/exitcode"
 	"star/runlog"
@@ -23,120 +22,61 @@ import (
 //
 //	New(Config.Handover) ──► every server with shards has reported ──► settle ──► workers join ──► start
 //
-// Package takeover decides; here are the messages and the lease.
+// Package takeover decides; this file has the messages and the lease.
 
-// LeaderLease is the right to coordinate the job. Its methods are called by the goroutine of Run;
-// Hold and SetNote may wait for other processes. Package election has the one of several processes.
-type LeaderLease interface {
-	// Term is that of this leadership: higher than that of any before.
-	Term() int64
-
-	// Hold returns when nobody else can hold the lease now, or with an error when it is lost.
-	Hold() error
-
-	// Over is closed when the lease is lost.
-	Over() <-chan struct{}
-
-	// Clock is the time by a clock that goes on from one coordinator to the next.
-	Clock() time.Duration
-
-	// SetNote has those who may coordinate agree on what a successor must know. After an error the
-	// lease is given up.
-	SetNote(note []byte) error
-}
-
-// alone is the lease of a process that no other one can replace: an election of one. There is no
-// successor, and nothing to note for one.
-type alone struct{}
-
-func (alone) Term() int64           { return 0 }
-func (alone) Hold() error           { return nil }
-func (alone) Over() <-chan struct{} { return nil }
-func (alone) Clock() time.Duration  { return 0 }
-func (alone) SetNote([]byte) error  { return nil }
-
-// replaceable says whether other processes may coordinate the job, too.
-func (c *Coordinator) replaceable() bool { return c.cfg.Lease != LeaderLease(alone{}) }
-
-// ErrLeaseLost says that Run ended because another process coordinates the job now. The job goes on.
-var ErrLeaseLost = errors.New("another process coordinates the job now")
-
-// Handover is what a successor must know that is not in the Fires (package takeover), and what workers enrolled with.
-type Handover struct {
-	takeover.Handover
-	Enrolment session.Enrolment
-}
-
-// Ending is how a job has ended.
-type Ending = takeover.Ending
-
-// ParseHandover reads what a coordinator has noted. What is no JSON, or names neither shards nor an end, is an error.
-// Fields of later versions are ignored.
-func ParseHandover(note []byte) (*Handover, error) {
-	e := new(Handover)
-	if err := json.Unmarshal(note, e); err != nil {
-		return nil, fmt.Errorf("coord: what the coordinator before has left: %w", err)
-	}
-	if e.End == nil && len(e.Shards) == 0 && !e.Ring || len(e.Shards) != len(e.Owner) {
-		return nil, fmt.Errorf("coord: what the coordinator before has left names %d shards and where %d are", len(e.Shards), len(e.Owner))
-	}
-	return e, nil
-}
-
-// inherit begins with what the coordinator before has left. The errors are those of New.
+// inherit begins with the handover of the previous coordinator. The errors are those of New.
 func (c *Coordinator) inherit() error {
 	e := c.cfg.Handover
 	if e == nil {
 		return nil
 	}
 	c.takeover = takeover.Inherit(time.Now(), &e.Handover, takeover.Job{
-		Term: c.term(), Servers: len(c.servers), Workers: c.cfg.Workers, Clips: c.cfg.Norm, Copies: &c.copies,
+		Term: c.lease.term(), Servers: len(c.peers.servers), Workers: c.cfg.MaxWorkers, Clips: c.cfg.Norm, Copies: &c.placing.copies,
 	})
 	if e.End != nil {
 		return nil
 	}
-	if e.Ring == c.sharded() {
-		return errors.New("coord: the job that was left is of another architecture (--arch)")
+	if e.Ring == c.arch.sharded() {
+		return errors.New("coord: the job that is taken over has another architecture (--arch)")
 	}
-	if err := e.Plan.Validate(c.cfg.Workers); err != nil {
-		return fmt.Errorf("coord: the plan that was left: %w", err)
+	if err := e.Plan.Validate(c.cfg.MaxWorkers); err != nil {
+		return fmt.Errorf("coord: plan of the previous coordinator: %w", err)
 	}
-	c.cfg.Plan, c.cfg.Generation, c.manual = e.Plan, e.Generation, e.Manual
+	c.cfg.Plan, c.cfg.Generation, c.choice.manual = e.Plan, e.Generation, e.Manual
 	c.cfg.Plan.AutoTree = c.cfg.Plan.AutoTree || e.Grows
-	if e.Trains > 0 { // workers have what they need
+	if e.Trains > 0 { // workers already have the data of the checkpoint
 		c.cfg.ResumeHash, c.cfg.ResumeData, c.cfg.Buffers = "", nil, nil
 	}
 	c.members.Inherit(e.Key)
 	c.members.Terms.Set(wire.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}, e.Enrolment)
-	c.shards, c.owner = e.Shards, e.Owner
-	c.ready = make([]bool, len(e.Shards))
+	c.placing.shards, c.placing.owner = e.Shards, e.Owner
+	c.placing.ready = make([]bool, len(e.Shards))
 	for shard, owner := range e.Owner {
-		c.hosts[[2]int{owner, shard}] = true
+		c.placing.hosts[[2]int{owner, shard}] = true
 	}
-	if e.Ring { // no server has shards; all may come
-		c.assigned = true
-		for rank := range c.servers {
-			c.servers[rank] = absentServer(rank)
+	if e.Ring { // servers without shards may all come
+		c.placing.assigned = true
+		for rank := range c.peers.servers {
+			c.peers.servers[rank] = absentServer(rank)
 		}
 	}
 	return c.takeOverCopies()
 }
 
-// reseat takes in a server in a job that has others who may coordinate: one that comes to a new
-// coordinator, or one without shards whose connection had ended. It reports false when it is not
-// for this to decide.
-func (c *Coordinator) reseat(p *peer) bool {
-	if !c.replaceable() || p.rank < 0 || p.rank >= len(c.servers) || !c.takeover.On() && !c.assigned {
+// reconnect accepts a server in a job with several coordinators: one that connects to a new coordinator, or one without
+// shards after its connection had ended. It returns false if this does not apply to the server.
+func (c *Coordinator) reconnect(p *peer) bool {
+	if !c.lease.replaceable() || p.rank < 0 || p.rank >= len(c.peers.servers) || !c.takeover.On() && !c.placing.assigned {
 		return false
 	}
-	shards := c.takeover.Seats(p.rank)
-	if c.copies.On() && !c.takeover.Settling() {
-		shards = 0 // whatever it had others have, or nobody
+	shards := c.takeover.Shards(p.rank)
+	if c.placing.copies.On() && !c.takeover.Settling() {
+		shards = 0 // its shards are at other servers, or lost
 	}
-	old := c.servers[p.rank]
-	fresh := p.hello.Params == 0 // it was assigned nothing yet, and may not know of the job at all
+	old := c.peers.servers[p.rank]
+	fresh := p.hello.Params == 0 // it was assigned nothing yet and may not know the job
 	switch {
-	case c.copies.On() && c.returning(p, fresh):
+	case c.placing.copies.On() && c.returning(p, fresh):
 		return true
 	case shards > 0 && fresh && c.takeover.Trained():
 		return false
@@ -148,45 +88,42 @@ func (c *Coordinator) reseat(p *peer) bool {
 	c.forget(p.rank)
 	p.hello.Shards = shards
 	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", p.rank, p.conn.RemoteAddr()))
-	c.servers[p.rank], p.welcomed = p, true
-	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+	c.peers.servers[p.rank], p.welcomed = p, true
+	c.peers.send(p, func() error {
+		return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.elapsed(), Term: c.lease.term()}, nil)
 	})
 	if !fresh {
-		p.unsaid = true // until it says how far it has come
+		p.unsaid = true // until it reports its state
 		return true
 	}
 	var own []wire.ShardInfo
-	for i, s := range c.shards {
-		if c.owner[i] == p.rank {
+	for i, s := range c.placing.shards {
+		if c.placing.owner[i] == p.rank {
 			own = append(own, s)
 		}
 	}
 	layout, _ := json.Marshal(c.members.Terms.Enrolled())
-	c.send(p, func() error {
-		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
+	c.peers.send(p, func() error {
+		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.placing.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
 	})
 	if c.takeover.Settling() && shards > 0 {
 		c.takeover.Fresh(p.rank)
 		if err := c.settle(); err != nil {
-			c.sick = err
+			c.run.sick = err
 		}
 	}
 	return true
 }
 
-// term is that of this leadership; 0 where nobody else can coordinate.
-func (c *Coordinator) term() int64 { return c.cfg.Lease.Term() }
-
-// stood takes what a server was given: the Fires that it still has, each as a frame with its metadata. A Standing that
-// cannot be read costs the server its connection; one that contradicts what the coordinator before has left ends the job.
+// stood handles a server's report after a takeover: the Fires that it still has, each as a frame with its metadata. A
+// server with an unreadable Standing is dropped; one that contradicts the handover ends the job.
 func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
-	if m.Term != c.term() {
-		return c.drop(p, fmt.Errorf("it reported to a coordinator of term %d, not %d", m.Term, c.term()))
+	if m.Term != c.lease.term() {
+		return c.drop(p, fmt.Errorf("it reported to a coordinator of term %d, not %d", m.Term, c.lease.term()))
 	}
 	p.unsaid = false
-	if c.copies.On() && !c.takeover.Settling() {
-		c.forgetExtras(p, m)
+	if c.placing.copies.On() && !c.takeover.Settling() {
+		c.placing.forgetExtras(&c.peers, p, m)
 		return nil
 	}
 	if !c.takeover.Settling() || p.hello.Shards == 0 {
@@ -209,18 +146,17 @@ func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
 		return unrecoverable(err)
 	}
 	for _, s := range m.Shards {
-		c.copies.Loaded(p.rank, s.Shard, s.Version >= 0)
-		c.ready[s.Shard] = s.Version >= 0
-		if c.copies.On() {
-			c.ready[s.Shard] = c.copies.Ready(s.Shard)
+		c.placing.copies.Loaded(p.rank, s.Shard, s.Version >= 0)
+		c.placing.ready[s.Shard] = s.Version >= 0
+		if c.placing.copies.On() {
+			c.placing.ready[s.Shard] = c.placing.copies.Ready(s.Shard)
 		}
 	}
 	return c.settle()
 }
 
-// settle carries out what brings all servers to the same end of the history. It does nothing while some have still to
-// report. An error ends the job: exit code 69 where a part of the history is lost, 78 where reports contradict each
-// other.
+// settle brings all servers to the same end of the history. It does nothing until all have reported. An error ends the
+// job: exit code 69 if a part of the history is lost, 78 if reports contradict each other.
 func (c *Coordinator) settle() error {
 	effects, err := c.takeover.Settle(time.Now())
 	if err != nil {
@@ -229,45 +165,45 @@ func (c *Coordinator) settle() error {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case takeover.Expect:
-			c.norms.Expect(e.Seq, len(c.shards), evaluate.Norm{Version: e.Version})
+			c.measured.norms.Expect(e.Seq, len(c.placing.shards), evaluate.Norm{Version: e.Version})
 		case takeover.Agree:
 			err = c.reinstate(e.Missing)
 		case takeover.Offer:
 			c.chain(e.Fires)
-			err = c.sick
+			err = c.run.sick
 		case takeover.Give:
-			p := c.servers[e.Server]
-			c.send(p, func() error {
+			p := c.peers.servers[e.Server]
+			c.peers.send(p, func() error {
 				return p.conn.WriteFrame(wire.KindFire, e.Header, e.Metadata, transport.Sum(e.Metadata))
 			})
 		case takeover.Pass:
-			p := c.servers[e.Server]
-			c.send(p, func() error { return transport.Send(p.conn, e.Apply, nil) })
+			p := c.peers.servers[e.Server]
+			c.peers.send(p, func() error { return transport.Send(p.conn, e.Apply, nil) })
 		case takeover.Count:
-			if p := c.servers[e.Server]; !p.gone {
+			if p := c.peers.servers[e.Server]; !p.gone {
 				err = c.norm(p, event{Message: said.Message{Norm: e.Norm.Norm, Payload: e.Payload}})
 			}
 		case takeover.Settled:
 			c.letIn(&e.Snapshot)
 		}
-		if err != nil || c.leaseLost != nil {
+		if err != nil || c.lease.lost != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// letIn begins to let workers in, behind the end of the history.
+// letIn welcomes workers, after the history is settled. after is the state at its end.
 func (c *Coordinator) letIn(after *engine.Snapshot) {
-	for rank, p := range c.servers {
-		if p == nil { // it had no shards, or others have them, and it may come later
-			c.servers[rank] = absentServer(rank)
+	for rank, p := range c.peers.servers {
+		if p == nil { // it has no shards, or others hold them; it may come later
+			c.peers.servers[rank] = absentServer(rank)
 		}
 	}
 	c.cfg.Resume = after.Progress
-	c.assigned, c.progress = true, time.Now()
-	c.log.Info("every server stands to this coordinator", "term", c.term(), "fires", after.Seq, "version", after.Version, "samples", after.Samples)
-	for _, w := range c.workers {
+	c.placing.assigned, c.run.progress = true, time.Now()
+	c.log.Info("servers settled after the takeover", "term", c.lease.term(), "fires", after.Seq, "version", after.Version, "samples", after.Samples)
+	for _, w := range c.peers.workers {
 		if w != nil {
 			c.welcome(w)
 		}
@@ -275,7 +211,7 @@ func (c *Coordinator) letIn(after *engine.Snapshot) {
 	c.tryStart()
 }
 
-// unrecoverable is how a job ends that nobody can take over.
+// unrecoverable returns the error of a job that cannot be taken over.
 func unrecoverable(err error) error {
 	if lost, ok := errors.AsType[*engine.LostError](err); ok {
 		return &Error{exitcode.Lost, lost.Msg}
@@ -283,105 +219,60 @@ func unrecoverable(err error) error {
 	return &Error{exitcode.Disagree, err.Error()}
 }
 
-// absentServer stands for a server that is lost, or has not come.
+// absentServer is the placeholder for a server that is lost or has not come.
 func absentServer(rank int) *peer {
 	return &peer{role: wire.RoleServer, rank: rank, hello: wire.Hello{Rank: rank}, gone: true}
 }
 
-// forget takes that the connection of a server has ended: what it reported to a successor counts no more.
+// forget discards what a server reported to a successor, because its connection has ended.
 func (c *Coordinator) forget(rank int) {
 	c.takeover.Forget(rank)
-	c.copies.Disclaim(rank)
+	c.placing.copies.Disclaim(rank)
 }
 
-// present says which workers have come.
-func (c *Coordinator) present() []takeover.Presence {
-	out := make([]takeover.Presence, len(c.workers))
-	for w, p := range c.workers {
-		switch {
-		case c.members.Joined(w):
-			out[w] = takeover.Joined
-		case p != nil:
-			out[w] = takeover.Linking
-		}
-	}
-	return out
-}
-
-// resumeLog writes what a successor's log begins with. What servers and members have told of the
-// last updates comes first (runlog.Recall), because the coordinator before may have been lost
-// before it wrote them down.
+// resumeLog writes the first lines of a successor's log. They begin with the last updates, as servers and members
+// reported them (runlog.Recall), because the previous coordinator may have been lost before it wrote them.
 func (c *Coordinator) resumeLog() {
 	left, now := c.takeover.Left(), c.engine.View()
 	if left.Ring {
-		c.log.Info("resumed the ring", "term", c.term(), "version", c.cfg.Resume.Version, "samples", c.cfg.Resume.Samples)
+		c.log.Info("resumed the ring", "term", c.lease.term(), "version", c.cfg.Resume.Version, "samples", c.cfg.Resume.Samples)
 	}
 	for _, l := range c.takeover.Recalls() {
-		c.cfg.RunLog.Write(c.elapsed(), l)
+		c.journal.write(l)
 	}
-	c.cfg.RunLog.Write(c.elapsed(), c.takeover.Term(time.Now(), now.Version, now.Used))
-	c.stats.Updates = now.Version - left.From.Version
-	c.stats.Begin(c.when(left.Trains), left.From.Samples)
+	c.journal.write(c.takeover.Term(time.Now(), now.Version, now.Used))
+	c.measured.stats.Updates = now.Version - left.From.Version
+	c.measured.stats.Begin(c.lease.when(left.Trains), left.From.Samples)
 }
 
-// when is the moment that another coordinator has noted by the lease's clock.
-func (c *Coordinator) when(noted time.Duration) time.Time {
-	return time.Now().Add(-max(0, c.cfg.Lease.Clock()-noted))
-}
-
-// persistHandover has a successor know of a change before it is in force. It reports false when the
-// lease is lost. Where it is lost, leaseLost says why, and the caller does nothing more. In a job
-// that nobody else can coordinate nothing is noted, and it is always true.
-func (c *Coordinator) persistHandover(change func(e *Handover)) bool {
-	if !c.replaceable() {
-		return true
-	}
-	if c.leaseLost != nil {
-		return false
-	}
-	change(&c.handover)
-	text, err := json.Marshal(&c.handover)
-	if err == nil {
-		err = c.cfg.Lease.SetNote(text)
-	}
-	if err != nil {
-		c.leaseLost = fmt.Errorf("%w: %w", ErrLeaseLost, err)
-		return false
-	}
-	return true
-}
-
-// found makes the handover when shards are assigned (there is no engine yet), and when the training
-// begins or goes on. It reports false when the lease is lost.
+// found makes the handover when shards are assigned (without an engine), and when the training begins or continues. It
+// returns false if the lease is lost.
 func (c *Coordinator) found() bool {
-	if !c.replaceable() {
+	if !c.lease.replaceable() {
 		return true
 	}
 	e := Handover{Handover: takeover.Handover{
-		Begun: c.cfg.Lease.Clock() - time.Since(c.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
+		Begun: c.cfg.Lease.Clock() - time.Since(c.journal.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.choice.manual,
 		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers,
-		Shards: c.shards, Owner: c.owner, Ring: !c.sharded(), Key: c.members.Key(),
+		Shards: c.placing.shards, Owner: c.placing.owner, Ring: !c.arch.sharded(), Key: c.members.Key(),
 	}, Enrolment: *c.members.Terms.Enrolled()}
 	if c.takeover.On() {
 		e.Handover = *c.takeover.Left()
 	}
 	if c.engine != nil {
 		now := c.engine.View()
-		e.Limit, e.Plan, e.Grows = now.Limit, now.Plan, c.auto.Enabled()
+		e.Limit, e.Plan, e.Grows = now.Limit, now.Plan, c.flow.auto.Enabled()
 		if e.Trains == 0 {
 			e.Trains = max(c.cfg.Lease.Clock(), 1)
 		}
 	}
-	c.seats(&e)
+	c.placing.record(&e)
 	c.enlist(&e)
-	c.handover = e
-	return c.persistHandover(func(*Handover) {})
+	c.lease.handover = e
+	return c.lease.persist(func(*Handover) {})
 }
 
-// enlisted has a successor know which workers take part.
-func (c *Coordinator) enlisted() { c.persistHandover(c.enlist) }
-
-// enlist notes which workers take part. Before the training begins there are none.
+// enlist records which workers take part; before the training, none do.
 func (c *Coordinator) enlist(e *Handover) {
 	e.Workers, e.Steps = nil, nil
 	if c.engine != nil {
@@ -390,23 +281,9 @@ func (c *Coordinator) enlist(e *Handover) {
 	}
 }
 
-// may says whether an order may be given: it waits until nobody else holds the lease. It asks for
-// each order: what was true for the one before need not be for this one.
-func (c *Coordinator) may() bool {
-	if c.leaseLost == nil {
-		if err := c.cfg.Lease.Hold(); err != nil {
-			c.leaseLost = fmt.Errorf("%w: %w", ErrLeaseLost, err)
-		}
-	}
-	return c.leaseLost == nil
-}
-
-// over is closed when somebody else coordinates.
-func (c *Coordinator) over() <-chan struct{} { return c.cfg.Lease.Over() }
-
-// stepDown ends every connection without a word: the members look for who coordinates now.
+// stepDown closes all connections without a message: the members look for the new coordinator.
 func (c *Coordinator) stepDown(why error) {
-	c.log.Warn("this process does not coordinate the job any more", "term", c.term(), "reason", why)
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Over: true})
-	c.hangUp()
+	c.log.Warn("lost the lease: another process coordinates the job", "term", c.lease.term(), "reason", why)
+	c.journal.write(runlog.Term{Term: c.lease.term(), Over: true})
+	c.in.hangUp()
 }

@@ -24,7 +24,7 @@ import (
 	"star/transport/wire"
 )
 
-// testLease is a lease that the test gives and takes.
+// testLease is a lease that the test controls.
 type testLease struct {
 	term int64
 
@@ -83,18 +83,18 @@ func (d *testLease) last() Handover {
 	return d.notes[len(d.notes)-1]
 }
 
-// past is a job of two workers and two shards, SSGD, that has made some updates: as the first coordinator and the servers knew it.
+// past is a job of two workers and two shards, SSGD, after some updates: the state of the first coordinator and the servers.
 type past struct {
 	handover Handover
 	frames   [][]byte // by Fire
 	applied  []Span   // by the updates
 
-	told    [2]int64        // by server: the last firing whose norm it was told
+	told    [2]int64        // by server: the last firing with an Apply
 	forgot  int64           // those up to it are not in Standings any more
-	repeats map[int][]int64 // by rank: the firings whose norm is said once more, behind the Standing
+	repeats map[int][]int64 // by rank: the firings for which the norm is sent again, after the Standing
 }
 
-// answered is what a server was told of norms, of 3 and 4.
+// answered is what a server was told of norms, for 3 and 4.
 func (p *past) answered(rank int) (as []wire.Apply) {
 	for seq := p.forgot + 1; seq <= p.told[rank]; seq++ {
 		as = append(as, wire.Apply{Seq: seq, Norm: 5, Factor: 1})
@@ -102,8 +102,8 @@ func (p *past) answered(rank int) (as []wire.Apply) {
 	return as
 }
 
-// toldOnce checks that servers were told the norm of every firing that asks for it, once; of the last one perhaps not, because these workers do not wait for
-// its parameters before they end.
+// toldOnce checks that servers got one Apply for every firing that asks for the norm; perhaps none for the last one, because
+// these workers end before they need its parameters.
 func (p *past) toldOnce(t *testing.T, servers [2]*fakeServer) {
 	t.Helper()
 	for rank, s := range servers {
@@ -166,14 +166,14 @@ func live(rounds, limit int64, change ...func(*engine.Config)) past {
 	}
 	p.handover = Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: limit, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1}, Steps: []int64{0, 0},
-		Model: "m", ModelHash: "cafe", Params: 100, Owner: []int{0, 1}, Seats: map[int]int{0: 1, 1: 1},
+		Model: "m", ModelHash: "cafe", Params: 100, Owner: []int{0, 1}, Counts: map[int]int{0: 1, 1: 1},
 		Shards: []wire.ShardInfo{{Shard: 0, Addr: "s0", From: 0, To: 50}, {Shard: 1, Addr: "s1", From: 50, To: 100}},
 	}, Enrolment: enrolment}
 	return p
 }
 
-// stands has a server come that was given the Fires up to seq, and keeps those from keeps on.
-func (w *world) stands(p past, rank int, keeps, seq int64, change ...func(*wire.Standing)) *fakeServer {
+// resumes adds a server that was given the Fires up to seq, and keeps those from keeps on.
+func (w *world) resumes(p past, rank int, keeps, seq int64, change ...func(*wire.Standing)) *fakeServer {
 	s := &fakeServer{gone: make(chan struct{}), own: []int{rank}}
 	w.servers = append(w.servers, s)
 	w.wg.Go(func() {
@@ -199,23 +199,23 @@ func (w *world) stands(p past, rank int, keeps, seq int64, change ...func(*wire.
 	return s
 }
 
-// A coordinator that takes over gives every server the Fires that it lacks, has nobody compute a sample twice, and leaves none out.
+// A coordinator that takes over gives every server the Fires that it lacks, has no sample computed twice, and leaves none out.
 func TestTakeOver(t *testing.T) {
 	const rounds, limit = 3, 40
 	p := live(rounds, limit)
 	lease := newTestLease(7)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
-		ahead, behind := w.stands(p, 0, 1, rounds), w.stands(p, 1, 1, rounds-1)
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
+		ahead, behind := w.resumes(p, 0, 1, rounds), w.resumes(p, 1, 1, rounds-1)
 		a, b := w.worker(0), w.worker(1)
 		w.finished(time.Minute)
 		if w.err != nil {
 			t.Fatal(w.err)
 		}
 		if fs := behind.seen(); fs[0].Seq != rounds || len(fs[0].Gradients) != 2 {
-			t.Errorf("who lacked fire %d was given %+v first", rounds, fs[0])
+			t.Errorf("the server that lacked fire %d was given %+v first", rounds, fs[0])
 		}
 		if fs := ahead.seen(); fs[0].Seq != rounds+1 || len(fs[0].Gradients) != 0 || len(fs[0].Dropped) == 0 || fs[0].Version != rounds {
-			t.Errorf("who had all was given %+v first, want one that only drops", fs[0])
+			t.Errorf("the server that had all was given %+v first, want one that only drops", fs[0])
 		}
 		x, y := ahead.seen(), behind.seen()[1:]
 		if len(x) != len(y) {
@@ -257,8 +257,8 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// Updates that wait for the norm of their gradient (--clip) get it from the coordinator that takes over: what the one before has told some is
-// passed on to the others, and what it has told nobody is asked anew. No shard is told twice.
+// Updates that wait for the norm of their gradient (--clip) get it from the coordinator that takes over: an Apply that some
+// servers got is passed on to the others, and others are decided again. No shard gets one twice.
 func TestTakeOverDecidesNorms(t *testing.T) {
 	const limit = 40
 	for name, c := range map[string]struct {
@@ -266,7 +266,7 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 		repeats     map[int][]int64
 		forgot      int64
 	}{
-		"nobody was told":            {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3}, 1: {3}}, 0},
+		"no server was told":         {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3}, 1: {3}}, 0},
 		"what was long ago":          {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3}, 1: {3}}, 1},
 		"one says it twice":          {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3, 3}, 1: {3, 3}}, 0},
 		"one was told":               {[2]int64{3, 3}, [2]int64{3, 2}, map[int][]int64{1: {3}}, 0},
@@ -277,10 +277,10 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, limit, func(g *engine.Config) { g.Norm = true })
 			p.told, p.repeats, p.forgot = c.told, c.repeats, c.forgot
-			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 				var servers [2]*fakeServer
 				for rank := range servers {
-					servers[rank] = w.stands(p, rank, 1, c.fires[rank])
+					servers[rank] = w.resumes(p, rank, 1, c.fires[rank])
 				}
 				a, b := w.worker(0), w.worker(1)
 				if name == "two wait, one has got both" {
@@ -294,7 +294,7 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 				exactly(t, limit, p.applied, a.used, b.used)
 				p.toldOnce(t, servers)
 				for seq := int64(1); seq <= 3; seq++ {
-					if w.c.norms.Expects(seq) {
+					if w.c.measured.norms.Expects(seq) {
 						t.Errorf("it still waits for the norm of fire %d", seq)
 					}
 				}
@@ -322,13 +322,13 @@ func exactly(t *testing.T, limit int64, lists ...[]Span) {
 	}
 }
 
-// With what was left a coordinator can end the job, begin it where no update was made yet, and go on without a worker that does not come.
+// From the handover a coordinator can end the job, begin it if no update was made yet, and continue without a worker that does not come.
 func TestTakeOverAtTheEdges(t *testing.T) {
 	t.Run("at the end", func(t *testing.T) {
 		p := live(5, 40)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
-			w.stands(p, 0, 1, 5)
-			w.stands(p, 1, 1, 5)
+		play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+			w.resumes(p, 0, 1, 5)
+			w.resumes(p, 1, 1, 5)
 			a, b := w.worker(0), w.worker(1)
 			w.finished(time.Minute)
 			if w.err != nil || len(a.used)+len(b.used) > 0 || w.result.Samples != 40 {
@@ -338,9 +338,9 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 	t.Run("before the first update", func(t *testing.T) {
 		p := live(0, 40)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
-			w.stands(p, 0, 1, 0)
-			w.stands(p, 1, 1, 0)
+		play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+			w.resumes(p, 0, 1, 0)
+			w.resumes(p, 1, 1, 0)
 			a, b := w.worker(0), w.worker(1)
 			w.finished(time.Minute)
 			if w.err != nil || a.m.Welcome.Step != 1 {
@@ -351,9 +351,9 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 	t.Run("a worker is gone, too", func(t *testing.T) {
 		p := live(3, 40)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
-			w.stands(p, 0, 1, 3)
-			w.stands(p, 1, 1, 3)
+		play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+			w.resumes(p, 0, 1, 3)
+			w.resumes(p, 1, 1, 3)
 			begun := time.Now()
 			a := w.worker(0)
 			w.finished(time.Minute)
@@ -370,50 +370,50 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 		p := live(0, 0)
 		p.handover.Trains, p.handover.Workers, p.handover.Steps = 0, nil, nil
 		lease := newTestLease(2)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
-			w.stands(p, 0, 1, 0, func(s *wire.Standing) { s.Shards[0].Version = -1 }) // waits for Init
-			s := w.server(1, 1, false)                                                // was not assigned its part yet
+		play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
+			w.resumes(p, 0, 1, 0, func(s *wire.Standing) { s.Shards[0].Version = -1 }) // waits for Init
+			s := w.server(1, 1, false)                                                 // was not assigned its part yet
 			a, b := w.worker(0), w.worker(1)
 			synctest.Wait()
 			if !a.m.Welcome.Seed && !b.m.Welcome.Seed {
-				t.Error("nobody is to send the parameters")
+				t.Error("no worker is to send the parameters")
 			}
 			w.servers[0].ready(0)
 			w.finished(time.Minute)
 			if w.err != nil || len(s.own) != 1 || s.own[0] != 1 || lease.last().Trains == 0 {
-				t.Errorf("%v; the server that came anew has %v", w.err, s.own)
+				t.Errorf("%v; the new server has %v", w.err, s.own)
 			}
 			exactly(t, 40, a.used, b.used)
 		})
 	})
 }
 
-// A worker that has waited for too long for its welcome comes once more, perhaps before its first try is known to be over: it is told to try again,
-// not that its settings are wrong.
+// A worker that has waited too long for its Welcome reconnects, perhaps before the coordinator has noticed the end of its
+// first try: it must try again, not that its settings are wrong.
 func TestWorkerTriesAgainDuringATakeOver(t *testing.T) {
 	p := live(3, 40)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 		w.worker(0)
 		synctest.Wait()
 		_, err := w.join(hello(0), enrolment)
 		var refused *transport.RejectError
 		if !errors.As(err, &refused) || refused.Exit != exitcode.Restart {
-			t.Errorf("it is told %v", err)
+			t.Errorf("it was told %v", err)
 		}
 		w.end(errors.New("enough"))
 		<-w.over
 	})
 }
 
-// A job is taken over twice with no update in between, and a worker came meanwhile. What workers may have pushed in that time is dropped, and no step is
-// used a second time: copies of shards would take what comes for what they have.
+// A job is taken over twice without an update in between, and a worker joined meanwhile. Pushes from that time are dropped,
+// and no step is used a second time: copies of shards would confuse the gradients.
 func TestTakenOverTwice(t *testing.T) {
 	const rounds, limit = 3, 40
 	p := live(rounds, limit)
 	first := newTestLease(7)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: first, Handover: &p.handover}, func(w *world) {
-		w.stands(p, 0, 1, rounds)
-		w.stands(p, 1, 1, rounds)
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: first, Handover: &p.handover}, func(w *world) {
+		w.resumes(p, 0, 1, rounds)
+		w.resumes(p, 1, 1, rounds)
 		w.worker(0)
 		b := w.worker(1, dying("released", rounds+1))
 		<-b.gone
@@ -422,13 +422,13 @@ func TestTakenOverTwice(t *testing.T) {
 		close(first.end())
 		<-w.over
 		if b.m.Welcome.Step != rounds+2 {
-			t.Errorf("who comes again is welcomed with step %d, want %d", b.m.Welcome.Step, rounds+2)
+			t.Errorf("a worker that comes again is welcomed with step %d, want %d", b.m.Welcome.Step, rounds+2)
 		}
 	})
 	p.handover = first.last()
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(8), Handover: &p.handover}, func(w *world) {
-		s := w.stands(p, 0, 1, rounds)
-		w.stands(p, 1, 1, rounds)
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(8), Handover: &p.handover}, func(w *world) {
+		s := w.resumes(p, 0, 1, rounds)
+		w.resumes(p, 1, 1, rounds)
 		a, b := w.worker(0), w.worker(1)
 		w.finished(time.Minute)
 		if w.err != nil {
@@ -449,7 +449,7 @@ func TestTakenOverTwice(t *testing.T) {
 	})
 }
 
-// What cannot be made whole ends the job, and says why.
+// An incomplete history ends the job, with the reason.
 func TestTakeOverRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		keeps, seq int64
@@ -457,17 +457,17 @@ func TestTakeOverRefuses(t *testing.T) {
 		exit       int
 		words      string
 	}{
-		"nobody knows the last fires": {3, 1, nil, exitcode.Lost, "lacks fire 2"},
-		"a shard without parameters":  {1, 3, func(s *wire.Standing) { s.Shards[0].Version = -1 }, exitcode.Disagree, "shard 1"},
-		"another shard":               {1, 3, func(s *wire.Standing) { s.Shards[0].Shard = 0 }, exitcode.Disagree, "shard 0"},
-		"no shard":                    {1, 3, func(s *wire.Standing) { s.Shards = nil }, exitcode.Lost, "0 of its 1 shards"},
-		"norms that it cannot answer": {1, 3, nil, exitcode.Disagree, "--clip"},
+		"no server has the last fires": {3, 1, nil, exitcode.Lost, "lacks fire 2"},
+		"a shard without parameters":   {1, 3, func(s *wire.Standing) { s.Shards[0].Version = -1 }, exitcode.Disagree, "shard 1"},
+		"another shard":                {1, 3, func(s *wire.Standing) { s.Shards[0].Shard = 0 }, exitcode.Disagree, "shard 0"},
+		"no shard":                     {1, 3, func(s *wire.Standing) { s.Shards = nil }, exitcode.Lost, "0 of its 1 shards"},
+		"norms that it cannot answer":  {1, 3, nil, exitcode.Disagree, "--clip"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, 40, func(g *engine.Config) { g.Norm = c.words == "--clip" })
-			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
-				w.stands(p, 0, c.keeps, 3)
-				w.stands(p, 1, 1, c.seq, func(s *wire.Standing) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+				w.resumes(p, 0, c.keeps, 3)
+				w.resumes(p, 1, 1, c.seq, func(s *wire.Standing) {
 					if c.change != nil {
 						c.change(s)
 					}
@@ -479,34 +479,34 @@ func TestTakeOverRefuses(t *testing.T) {
 	}
 }
 
-// A server of a job that was begun, which has lost its shards, is not taken for the one before.
+// A server that restarted and lost its shards is not accepted in its old place.
 func TestFreshServerInATakenJob(t *testing.T) {
 	p := live(3, 40)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 		_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", JoinTimeout: time.Second, Hello: wire.Hello{
 			Service: wire.ServiceCoord, Role: wire.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s"}})
 		if err == nil && w.c.takeover.Here(1) {
-			t.Error("it stands for the shard that it does not have")
+			t.Error("it reports for a shard that it does not have")
 		}
 		w.end(errors.New("enough"))
 		<-w.over
 	})
 }
 
-// A lease that is lost ends Run at once, without an order and without a word to the members.
+// A lost lease ends Run at once, without an order or a message to the members.
 func TestDeposed(t *testing.T) {
 	gone := errors.New("gone")
 	for name, take := range map[string]func(w *world, d *testLease){
 		"it is over": func(_ *world, d *testLease) { close(d.end()) },
 		"no lease":   func(_ *world, d *testLease) { d.set(gone, nil) },
-		"nobody agrees": func(w *world, d *testLease) {
+		"no agreement": func(w *world, d *testLease) {
 			d.set(nil, gone)
-			w.c.post(inside(wire.KindControl, internal{control: []string{"mode", "asgd"}, reply: make(chan reply, 1)}))
+			w.c.in.post(inside(wire.KindControl, internal{control: []string{"mode", "asgd"}, reply: make(chan reply, 1)}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lease := newTestLease(1)
-			play(t, Config{Workers: 2, Servers: 2, Steps: 100, Lease: lease}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 100, Lease: lease}, func(w *world) {
 				a, b := w.server(0, 0, false), w.server(1, 1, false)
 				x := w.worker(0)
 				w.worker(1)
@@ -530,7 +530,7 @@ func TestDeposed(t *testing.T) {
 				}
 				conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord", wire.Hello{Service: wire.ServiceCoord, Role: wire.RoleWorker, Job: "job", Rank: 1}, nil)
 				if elsewhere := new(*transport.ElsewhereError); !errors.As(err, elsewhere) {
-					t.Errorf("who comes afterwards is told %v, %v; want that somebody else coordinates", conn, err)
+					t.Errorf("a later member got %v, %v; want that another process coordinates", conn, err)
 				}
 				if after := len(b.seen()); after != before {
 					t.Errorf("%d fires after it was lost", after-before)
@@ -543,10 +543,10 @@ func TestDeposed(t *testing.T) {
 	}
 }
 
-// What a successor must know is agreed on before it is in force.
+// Changes of the handover are agreed on before they take effect.
 func TestWhatIsNoted(t *testing.T) {
 	lease := newTestLease(1)
-	play(t, Config{Workers: 2, Servers: 1, Steps: 100, Lease: lease}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Servers: 1, Steps: 100, Lease: lease}, func(w *world) {
 		time.Sleep(2 * time.Second)
 		w.server(0, 1, false)
 		w.worker(0)
@@ -572,7 +572,7 @@ func TestWhatIsNoted(t *testing.T) {
 		if e := lease.last(); !slices.Equal(e.Workers, []star.Worker{0}) {
 			t.Errorf("workers %v are noted, want only 0", e.Workers)
 		}
-		if _, no := w.ask("move", "0", "0"); !strings.Contains(no, "stay where they are") {
+		if _, no := w.ask("move", "0", "0"); !strings.Contains(no, "cannot move") {
 			t.Errorf("a move: %q", no)
 		}
 		if _, no := w.ask("stop"); no != "" {

@@ -7,7 +7,7 @@ import (
 	"star/modes"
 )
 
-// A job that waits for a tree logs the reason that it was given, before it has one and after the tree is gone.
+// A job that waits for a tree logs its mode as it was set, before it has a tree and after the tree is gone.
 func TestWordsOfAutomaticTrees(t *testing.T) {
 	for given, want := range map[string][2]string{
 		"tree=auto":      {"tree=auto", "ssgd tree=0(1-3)"},
@@ -16,7 +16,7 @@ func TestWordsOfAutomaticTrees(t *testing.T) {
 		"ssgd":           {"ssgd", "ssgd tree=0(1-3)"}, // as the answer to star ctl mode says it, before the tree is given up
 		"tree=0(1,2,3)":  {"ssgd", "tree=0(1,2,3)"},
 	} {
-		c := &Coordinator{arch: servers{}, cfg: Config{Workers: 4}, piloting: piloting{given: given}, applying: applying{auto: traffic.NewTree(modes.TreeRule{}, 4, nil)}}
+		c := &Coordinator{arch: servers{}, cfg: Config{MaxWorkers: 4}, choice: choice{given: given}, flow: flow{auto: traffic.NewTree(modes.TreeRule{}, 4, nil)}}
 		tree, err := modes.Parse("tree=0(1,2,3)", 4)
 		if err != nil {
 			t.Fatal(err)

@@ -14,10 +14,10 @@ import (
 	"star/transport/wire"
 )
 
-// A worker that has left before the start keeps nobody out, whatever it was going to train: servers come again, and there is no trace of it.
+// A worker that left before the start excludes no other, whatever it was going to train: servers reconnect, and no trace of it is left.
 func TestStrayThatHasLeft(t *testing.T) {
 	for _, servers := range []int{1, 2} {
-		play(t, Config{Workers: 2, Servers: servers, Steps: 2, Trains: trains}, func(w *world) {
+		play(t, Config{MaxWorkers: 2, Servers: servers, Steps: 2, Trains: trains}, func(w *world) {
 			var first []*fakeServer
 			for rank := range servers {
 				first = append(first, w.server(rank, 3, true))
@@ -70,7 +70,7 @@ func trains(h wire.Hello, e session.Enrolment) (session.Told, json.RawMessage) {
 	return session.Told{Model: h.ModelHash, Dataset: e.Data, Seed: 7}, json.RawMessage(`{"model":"` + h.ModelHash + `"}`)
 }
 
-// Workers that were told what the servers were told are let in, whoever came before; those that were told something else are not.
+// Workers with the settings of the servers are accepted, whichever worker came before; others are not.
 func TestWorkersThatAreVouchedFor(t *testing.T) {
 	fits := func(h wire.Hello, e session.Enrolment) (bool, error) {
 		if e.Told == nil {
@@ -81,7 +81,7 @@ func TestWorkersThatAreVouchedFor(t *testing.T) {
 		}
 		return true, nil
 	}
-	play(t, Config{Workers: 2, Steps: 2, Fits: fits, Trains: trains}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Steps: 2, Fits: fits, Trains: trains}, func(w *world) {
 		s := w.server(0, 1, true)
 		stray := hello(0)
 		stray.ModelHash = "beef"
@@ -96,7 +96,7 @@ func TestWorkersThatAreVouchedFor(t *testing.T) {
 			t.Errorf("a worker that was told something else: %v", err)
 		}
 		if _, err := w.join(hello(1), enrolment); !errors.As(err, &no) || no.Exit != exitcode.Disagree {
-			t.Errorf("another one for which nobody vouches either: %v", err)
+			t.Errorf("another one that is not vouched for: %v", err)
 		}
 		right := func(f *fakeWorker) { f.told = &session.Told{Model: "right"} }
 		one := w.worker(0, right)

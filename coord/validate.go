@@ -13,92 +13,91 @@ import (
 	"star/transport/wire"
 )
 
-// Validation is how updates are held against a validation gradient.
+// Validation compares updates with a validation gradient (Zeno++).
 //
-// One member more, the validator, computes it, with the parameters of one version, and pushes it to the shards like a worker of the rank after the last. When all
-// shards hold it, a Fire of no update makes all of them use it from the same place in the history on. Of every update shards say what its
-// direction's product with it is; the judgement is passed here, once, and goes to all of them with Apply. The version goes up either way.
+// One more member, the validator, computes that gradient from the parameters of one version and pushes it to the shards,
+// like a worker with the rank after the last. When all shards hold it, a Fire without an update makes all of them use it
+// from the same place in the history on. For every update, shards report the product of its direction with the
+// validation gradient; the coordinator judges once and sends the judgement to all of them with Apply. The version
+// increases in either case.
 //
 //	release ──► validator computes, pushes ──► stored by every shard ──► Fire: in use ──► (Every gradients) ──► release
 //
-// Workers begin when the first one is in use.
+// Workers begin when the first validation gradient is in use.
 //
-// A validator that is lost holds nothing up: from then on gradients are applied as if there were
-// none, with factor 1. One that comes in its place is asked for a gradient at once, and they are
-// judged again when that is in use. It is for parameter servers only, and has every Fire ask for
-// the norm first (Config.Norm), because the judgement comes before the update.
+// The loss of the validator stops nothing: from then on gradients are applied with factor 1. A new validator is asked for
+// a gradient at once, and gradients are judged again when that is in use. Validation needs parameter servers, and makes
+// every Fire ask for the norm first (Config.Norm), because the judgement comes before the update.
 type Validation struct {
-	// Every is how many gradients are received between two of the validator's, which computes
-	// beside the updates. Zero means 1.
+	// Every is how many gradients are received between two of the validator's, which it computes while updates
+	// continue. Zero means 1.
 	Every int
 
-	// Judge decides what becomes of an update.
+	// Judge returns the factor of an update.
 	Judge func(Evidence) Verdict
 }
 
-// Evidence and Verdict are what Validation.Judge gets and returns.
+// Evidence and Verdict are the argument and the result of Validation.Judge.
 type (
 	Evidence = evaluate.Evidence
 	Verdict  = evaluate.Verdict
 )
 
-// enrolValidator takes the validator in, or refuses it: with exit code 78 where the job has none, 2
-// where it is there, 75 where the job ends. Its rank is the one behind those of the workers, by
-// which shards know its gradients.
+// enrolValidator accepts the validator, or rejects it: with exit code 78 if the job uses none, 2 if it already has one,
+// 75 if the job ends. Its rank is the one after the workers', by which shards recognise its gradients.
 func (c *Coordinator) enrolValidator(p *peer) {
 	switch {
-	case !c.checks.On():
-		c.refuse(p, exitcode.Disagree, "this job has no use for a validator (--baseline zeno++)")
+	case !c.judging.checks.On():
+		c.peers.refuse(p, exitcode.Disagree, "this job uses no validator (--baseline zeno++)")
 		return
-	case c.validator != nil:
-		c.refuse(p, exitcode.Usage, "the job has a validator")
+	case c.judging.validator != nil:
+		c.peers.refuse(p, exitcode.Usage, "the job already has a validator")
 		return
 	case c.rounds.Final():
-		c.refuse(p, exitcode.Restart, "the job ends; nothing is left to be judged")
+		c.peers.refuse(p, exitcode.Restart, "the job ends; nothing is left to judge")
 		return
 	}
-	p.rank = len(c.workers)
+	p.rank = len(c.peers.workers)
 	p.conn.SetPeer(fmt.Sprintf("validator (%s)", p.conn.RemoteAddr()))
-	c.validator = p
+	c.judging.validator = p
 	c.welcomeValidator()
 }
 
-// welcomeValidator lets it connect to the shards, once they are known. It is refused if its model
-// is another one than the workers': a product of their gradients would mean nothing.
+// welcomeValidator lets the validator connect to the shards, once these are assigned. A validator with another model than
+// the workers' is rejected: a product of their gradients would mean nothing.
 func (c *Coordinator) welcomeValidator() {
-	p := c.validator
-	if p == nil || p.gone || p.welcomed || !c.assigned {
+	p := c.judging.validator
+	if p == nil || p.gone || p.welcomed || !c.placing.assigned {
 		return
 	}
 	if no := c.members.Terms.Judge(&p.hello); no != nil {
-		c.refuse(p, no.Exit, no.Reason)
-		c.validator = nil
+		c.peers.refuse(p, no.Exit, no.Reason)
+		c.judging.validator = nil
 		return
 	}
 	p.welcomed = true
-	version, step := c.cfg.Resume.Version, c.checks.Step()
+	version, step := c.cfg.Resume.Version, c.judging.checks.Step()
 	if c.engine != nil {
 		version = c.engine.View().Version
 	}
-	c.send(p, func() error {
+	c.peers.send(p, func() error {
 		return transport.Send(p.conn, wire.Welcome{
-			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(), Pass: c.members.Pass(p.rank, c.term(), step),
+			Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.placing.shards, Elapsed: c.journal.elapsed(), Pass: c.members.Pass(p.rank, c.lease.term(), step),
 		}, nil)
 	})
 }
 
-// fromValidator knows one frame: that it has joined. Its gradients are heard of from shards.
-// Anything else costs it its connection, and gradients are applied without judgement until there is
-// another one.
+// fromValidator handles the one frame that a validator sends: Joined. Its gradients are reported by shards. After any
+// other frame it is dropped, and gradients are applied without judgement until there is another validator.
 func (c *Coordinator) fromValidator(p *peer, e event) error {
 	switch {
-	case e.Kind == wire.KindJoined && p.welcomed && !c.checks.Joined():
-		c.checks.Join()
+	case e.Kind == wire.KindJoined && p.welcomed && !c.judging.checks.Joined():
+		c.judging.checks.Join()
 		if c.engine == nil {
 			c.tryStart()
 			return nil
 		}
-		c.log.Info("there is a validator again")
+		c.log.Info("validator replaced")
 		c.validate()
 		return nil
 	default:
@@ -106,24 +105,24 @@ func (c *Coordinator) fromValidator(p *peer, e event) error {
 	}
 }
 
-// lostValidator goes on without a validator. An error ends the job.
+// lostValidator continues without a validator. An error ends the job.
 func (c *Coordinator) lostValidator(p *peer, why error) error {
 	p.hangUp()
-	if p != c.validator {
+	if p != c.judging.validator {
 		return nil
 	}
-	c.validator = nil
+	c.judging.validator = nil
 	training := c.engine != nil && !c.rounds.Final()
-	first := c.checks.Lost(training)
+	first := c.judging.checks.Lost(training)
 	if !training {
 		return nil
 	}
-	c.log.Warn("the validator is lost: gradients are applied without being judged until there is another one", "reason", why)
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: c.engine.View().Seq, Version: c.checks.Version(), From: c.engine.View().Version, Lost: why.Error()})
+	c.log.Warn("validator lost: gradients are applied without judgement until there is another one", "reason", why)
+	c.journal.write(runlog.Validation{Seq: c.engine.View().Seq, Version: c.judging.checks.Version(), From: c.engine.View().Version, Lost: why.Error()})
 	return c.letBegin(first)
 }
 
-// letBegin has workers begin, if they have not. An error ends the job.
+// letBegin starts the workers if this is the first validation gradient. An error ends the job.
 func (c *Coordinator) letBegin(first bool) error {
 	if !first {
 		return nil
@@ -132,52 +131,52 @@ func (c *Coordinator) letBegin(first bool) error {
 	return c.tryFinish()
 }
 
-// validate tells the validator to compute a gradient with the parameters as they are. It is told like a
-// worker, by a release; it pulls that version, and pushes the gradient of the next step.
+// validate releases the validator to compute a gradient with the present parameters: it pulls that version, and pushes
+// the gradient of its next step.
 func (c *Coordinator) validate() {
-	p, version := c.validator, c.engine.View().Version
-	c.checks.Ask(version, len(c.shards))
-	c.send(p, func() error {
+	p, version := c.judging.validator, c.engine.View().Version
+	c.judging.checks.Ask(version, len(c.placing.shards))
+	c.peers.send(p, func() error {
 		return transport.Send(p.conn, wire.Release{Worker: star.Worker(p.rank), Version: version, Pull: true}, nil)
 	})
 }
 
-// received counts gradients, and asks for a new validation gradient when there were enough.
+// received counts gradients, and asks for a new validation gradient after enough of them.
 func (c *Coordinator) received(n int) {
-	if c.checks.Received(n) {
+	if c.judging.checks.Received(n) {
 		c.validate()
 	}
 }
 
-// referred notes that a shard holds the validator's gradient. When all do, they use it.
+// referred records that a shard holds the validator's gradient. When all do, they use it.
 func (c *Coordinator) referred(m wire.Stored) error {
-	used, first := c.checks.Stored(m)
+	used, first := c.judging.checks.Stored(m)
 	if !used {
 		return nil
 	}
-	c.issue(c.engine.(engine.ShardEngine).Refer(star.Worker(len(c.workers)), m.Step))
+	c.issue(c.engine.(engine.ShardEngine).Refer(star.Worker(len(c.peers.workers)), m.Step))
 	now := c.engine.View()
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: now.Seq, Version: c.checks.Version(), From: now.Version})
+	c.journal.write(runlog.Validation{Seq: now.Seq, Version: c.judging.checks.Version(), From: now.Version})
 	c.received(0)
 	return c.letBegin(first)
 }
 
-// verdict judges an update of which all shards have reported, and returns the factor of its
-// direction. It is 1 while there is no validator. The judgement is in the run log.
+// verdict judges an update after all shards have reported, and returns the factor of its direction: 1 without a
+// validator. The judgement is in the run log.
 func (c *Coordinator) verdict(seq int64, n *evaluate.Norm) float64 {
-	if !c.checks.Judges() {
+	if !c.judging.checks.Judges() {
 		return 1
 	}
 	v := c.cfg.Validation.Judge(n.Evidence())
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
-		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.Version - 1 - c.checks.Version()})
+	c.journal.write(runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
+		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.Version - 1 - c.judging.checks.Version()})
 	return v.Factor
 }
 
-// errNoJudge is a mistake of the caller.
+// errNoJudge is an error in the caller's program.
 var errNoJudge = errors.New("coord: a validation without a judge")
 
-// check says whether a configuration can work.
+// check returns why a configuration is invalid.
 func (v *Validation) check(cfg *Config) error {
 	switch {
 	case v == nil:

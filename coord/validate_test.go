@@ -13,7 +13,7 @@ import (
 	"star/transport/wire"
 )
 
-// fakeValidator answers every release, until it has answered so many.
+// fakeValidator answers a limited number of releases.
 type fakeValidator struct {
 	m     *session.Member
 	steps []int64
@@ -28,7 +28,7 @@ func validatorHello() wire.Hello {
 	return h
 }
 
-// validator joins and plays a validator that is lost after so many gradients; 0: before the first, negative: never.
+// validator joins a validator that is lost after a number of gradients; 0: before the first, negative: never.
 func (w *world) validator(after int, pace time.Duration) *fakeValidator {
 	w.t.Helper()
 	v := &fakeValidator{gone: make(chan struct{})}
@@ -58,10 +58,10 @@ func (w *world) validator(after int, pace time.Duration) *fakeValidator {
 	return v
 }
 
-// validated is a job of two workers and two shards under ASGD, every third of whose updates is refused.
+// validated is a job of two workers and two shards under ASGD in which every third update is rejected.
 func validated(t *testing.T, seen *[]Evidence, f func(*world, *fakeServer)) {
 	n := 0
-	cfg := Config{Workers: 2, Plan: modes.ASGD(2), Steps: 20, Validation: &Validation{Every: 4, Judge: func(e Evidence) Verdict {
+	cfg := Config{MaxWorkers: 2, Plan: modes.ASGD(2), Steps: 20, Validation: &Validation{Every: 4, Judge: func(e Evidence) Verdict {
 		*seen = append(*seen, e)
 		if n++; n%3 == 0 {
 			return Verdict{Score: -1}
@@ -86,7 +86,7 @@ func (s *fakeServer) factors() (fs []float64) {
 	return fs
 }
 
-// Every update is judged once, by what all shards say of it, and the first one after the first validation gradient is in use.
+// Every update is judged once, from the reports of all shards; the first judged one follows the first validation gradient.
 func TestValidation(t *testing.T) {
 	var seen []Evidence
 	validated(t, &seen, func(w *world, s *fakeServer) {
@@ -117,7 +117,7 @@ func TestValidation(t *testing.T) {
 			t.Errorf("validation gradients of versions %v, want a new one after every 4 gradients", v.bases)
 		}
 		if fs := s.seen(); len(fs[0].Dropped) != 1 || fs[0].Dropped[0].Worker != 2 || len(fs[0].Gradients) != 0 || len(fs[0].Quiet) != 1 {
-			t.Errorf("the first fire is %+v, want the validator's gradient dropped, for nobody", fs[0])
+			t.Errorf("the first fire is %+v, want the validator's gradient dropped, for no worker", fs[0])
 		}
 		// The last gradient may come when the job is over.
 		lines, judged := w.lines("validation"), w.lines("judgement")
@@ -132,7 +132,7 @@ func TestValidation(t *testing.T) {
 	})
 }
 
-// Without a validator the job goes on, without judging; one that comes is asked at once, and judges from its first gradient on.
+// Without a validator the job continues without judgement; a new one is asked at once, and judges from its first gradient on.
 func TestValidatorIsLost(t *testing.T) {
 	var seen []Evidence
 	validated(t, &seen, func(w *world, s *fakeServer) {
@@ -160,7 +160,7 @@ func TestValidatorIsLost(t *testing.T) {
 			}
 		}
 		if len(fs) < 39 || unjudged < 6 || unjudged > 12 || len(seen)+unjudged != len(fs) || len(seen) <= before {
-			t.Errorf("factors %v: %d judged of which %d before, %d not", fs, len(seen), before, unjudged)
+			t.Errorf("factors %v: %d judged, %d before, %d not", fs, len(seen), before, unjudged)
 		}
 		if from := slices.Index(fs, 1); slices.Contains(fs[from:from+unjudged], 0.5) || slices.Contains(fs[from+unjudged:], 1) {
 			t.Errorf("factors %v: want one stretch without judgement", fs)
@@ -202,7 +202,7 @@ func TestValidatorIsLostAtFirst(t *testing.T) {
 	})
 }
 
-// A validator that is gone before the job begins can come back; who is no validator of this job is told why.
+// A validator that is lost before the job begins can come back; a job without validation rejects one with the reason.
 func TestValidatorsRefused(t *testing.T) {
 	var seen []Evidence
 	validated(t, &seen, func(w *world, s *fakeServer) {
@@ -237,7 +237,7 @@ func TestValidatorsRefused(t *testing.T) {
 			t.Errorf("%v, %v; %d judged", w.err, v.err, len(seen))
 		}
 	})
-	play(t, Config{Workers: 1}, func(w *world) {
+	play(t, Config{MaxWorkers: 1}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		_, err := session.Join(w.t.Context(), session.MemberConfig{Network: w.net, Addr: "coord", Hello: validatorHello()})

@@ -16,7 +16,7 @@ import (
 	"star/transport/wire"
 )
 
-// atVersion changes the plan behind an update. It pilots real jobs, on fake time or not, and simulated ones.
+// atVersion changes the plan after an update. It pilots real jobs, on fake time or not, and simulated ones.
 type atVersion struct {
 	plans map[int64]modes.Plan
 	now   int64
@@ -51,7 +51,7 @@ func (f fired) String() string {
 	return fmt.Sprintf("%v: version %d of %v", f.at, f.version, f.workers)
 }
 
-// noted is a Learner that notes whose gradients are applied, and when.
+// noted is a Learner that records the workers of applied gradients, and the times.
 type noted struct {
 	*atVersion
 	fires []fired
@@ -67,7 +67,7 @@ func (n *noted) Fired(at time.Duration, v int64, gs []sim.Gradient, o sim.Outcom
 	n.atVersion.Fired(at, v, gs, o)
 }
 
-// uneven workers take times of their own, to the nanosecond.
+// uneven workers have different times, to the nanosecond.
 type uneven struct{ n int }
 
 func (u uneven) Workers() int { return u.n }
@@ -79,7 +79,7 @@ func (u uneven) Spend(w star.Worker, step int64, _ time.Duration, load float64) 
 	return sim.Spent{Compute: time.Duration((1 + float64(w)*0.3 + r.Float64()) * 1e8)}
 }
 
-// still is a Learner for which nothing happens.
+// still is a Learner that does nothing.
 type still struct{}
 
 func (still) Begin(int, int)                           {}
@@ -118,7 +118,7 @@ func TestSimulatorFiresTheSame(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			play(t, Config{Workers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}}, func(w *world) {
+			play(t, Config{MaxWorkers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}}, func(w *world) {
 				w.server(0, 2, false)
 				for rank := range n {
 					w.worker(rank, func(f *fakeWorker) {
@@ -146,7 +146,7 @@ func TestSimulatorFiresTheSame(t *testing.T) {
 						real = append(real, f)
 					}
 				}
-				real = real[:len(real)*3/4] // towards the end there are no batches for everybody
+				real = real[:len(real)*3/4] // towards the end there are no batches for all workers
 				if len(real) < 40 {
 					t.Fatalf("%d updates are too few to compare", len(real))
 				}

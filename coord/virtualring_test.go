@@ -16,8 +16,9 @@ import (
 	"star/transport/wire"
 )
 
-// pool plays the workers of a ring on fake time, in one goroutine: they compute as long as times says, part by part where they are told to (of a queue: until it is empty), exchange when all
-// members are there, which takes as long as a model says, and carry what riders have brought by then.
+// pool plays the workers of a ring on fake time, in one goroutine: they compute as long as times says, in parts if the plan
+// has them (with a queue: until it is empty), exchange when all members are ready, which takes as long as a model says, and
+// add what riders have sent by then.
 type pool struct {
 	w     *world
 	times sim.Times
@@ -103,7 +104,7 @@ func (p *pool) hears(x *pooled, o session.Order) {
 			p.exchange(x.ring, x.rel.Version)
 		}
 	case o.Kind == wire.KindRing && o.Ring.Now:
-		p.w.t.Errorf("worker %d is told of a ring that failed", x.rank)
+		p.w.t.Errorf("worker %d was told a ring that failed", x.rank)
 	default:
 		x.queue = append(x.queue, o)
 	}
@@ -256,8 +257,8 @@ func (p *pool) exchange(r wire.Ring, version int64) {
 	})
 }
 
-// The coordinator of a ring, with its goroutines, connections and fake time, and the simulator make the same versions of the same workers' gradients at the same
-// nanosecond: with riders, closed rounds, queues and changes of plan on the way.
+// The coordinator of a ring, with its goroutines, connections and fake time, and the simulator make the same versions of the
+// same workers' gradients at the same nanosecond: with riders, closed rounds, queues and changes of plan.
 func TestSimulatorMakesTheSameRounds(t *testing.T) {
 	const n, steps, batch = 4, 60, 4
 	parse := func(text string) modes.Plan {
@@ -286,7 +287,7 @@ func TestSimulatorMakesTheSameRounds(t *testing.T) {
 			if _, err := sim.Run(sim.Config{Times: times, Plan: parse(test.plan), Pilot: virtual, Learner: still{}, Batch: batch, Bytes: poolBytes, Ring: new(sim.Ring), Engine: true, Limit: time.Minute}); err != nil {
 				t.Fatal(err)
 			}
-			play(t, Config{Workers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}, Ring: &RingConfig{Rule: "sgd"}}, func(w *world) {
+			play(t, Config{MaxWorkers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}, Ring: &RingConfig{Rule: "sgd"}}, func(w *world) {
 				w.server(0, 0, false)
 				newPool(w, times, n)
 				w.finished(time.Hour)
@@ -303,7 +304,7 @@ func TestSimulatorMakesTheSameRounds(t *testing.T) {
 					slices.Sort(f.workers)
 					real = append(real, f)
 				}
-				real = real[:len(real)*3/4] // towards the end there are no batches for everybody
+				real = real[:len(real)*3/4] // towards the end there are no batches for all workers
 				if len(real) < 30 {
 					t.Fatalf("%d updates are too few to compare", len(real))
 				}

@@ -14,31 +14,27 @@ import (
 	"star/transport/wire"
 )
 
-// What only time shows: members that are silent, gradients that do not come although their workers
-// have sent them, moves, copies and leftovers that take too long. And whom everybody waits for, in
-// words, for people.
+// What depends on time: silent members, gradients that do not arrive although their workers have sent them, moves, copies
+// and leftovers that take too long; and the texts about what the job waits for.
 
-// tick looks for members that say nothing.
-//
-// It comes once a second, or more often where DeadAfter is short. Everything that depends on time
-// alone is looked at here: silence, moves and copies that take too long, workers that are too few,
-// an end with a grace. An error ends the job.
+// tick does everything that depends on time alone: silent members, moves and copies that take too long, too few workers,
+// an end with a grace. It is called once a second, or more often if DeadAfter is short. An error ends the job.
 func (c *Coordinator) tick(now time.Time) error {
-	if err := c.cfg.RunLog.Flush(); err != nil {
+	if err := c.journal.log.Flush(); err != nil {
 		return fmt.Errorf("coord: write the run log: %w", err)
 	}
 	c.receive()
-	members := slices.Concat(c.workers, c.servers, c.late)
-	if late := now.Sub(c.ticked); !c.ticked.IsZero() && late > c.cfg.DeadAfter/2+time.Second {
-		// It is we who stood still. What the others said meanwhile is still to be read.
-		c.log.Warn("this process stood still", "for", late.Round(time.Millisecond))
+	members := slices.Concat(c.peers.workers, c.peers.servers, c.peers.late)
+	if late := now.Sub(c.run.ticked); !c.run.ticked.IsZero() && late > c.cfg.DeadAfter/2+time.Second {
+		// This process was stopped, not the members. Their messages are still unread.
+		c.log.Warn("this process was suspended", "for", late.Round(time.Millisecond))
 		for _, p := range members {
 			if p != nil {
 				p.heard, p.pushed = p.heard.Add(late), p.pushed.Add(late)
 			}
 		}
 	}
-	c.ticked = now
+	c.run.ticked = now
 	c.pingServers(now)
 	for _, p := range members {
 		if err := c.judge(p, now); err != nil {
@@ -81,91 +77,64 @@ func (c *Coordinator) tick(now time.Time) error {
 	if c.takeover.On() && c.engine == nil && !c.takeover.Settling() {
 		c.tryStart()
 	}
-	if c.copies.On() && c.takeover.Settling() { // some may not come
+	if c.placing.copies.On() && c.takeover.Settling() { // some servers may not come
 		if err := c.settle(); err != nil {
 			return err
 		}
-	}
-	c.noteIdle(now)
-	if idle, most := now.Sub(c.progress), c.stallAfter(); idle > most && now.Sub(c.warned) > c.cfg.StallAfter {
-		c.warned = now
-		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
-	}
-	return nil
-}
-
-// noteIdle says whom everybody waits for when nothing has happened for a second. That is what
-// SIGQUIT and /debug/star show (flightrecorder); the log says it later, and less often.
-func (c *Coordinator) noteIdle(now time.Time) {
-	if now.Sub(c.progress) < time.Second {
-		if c.idles {
-			c.idles = false
-			c.idle.End()
-		}
-		return
 	}
 	version := int64(-1)
 	if c.engine != nil {
 		version = c.engine.View().Version
 	}
-	c.idle.Say("missing: " + c.missing())
-	if !c.idles {
-		c.idles = true
-		c.idle.Begin(version, 0)
+	c.run.noteIdle(now, version, c.missing)
+	if idle, most := now.Sub(c.run.progress), c.stallAfter(); idle > most && now.Sub(c.run.warned) > c.cfg.StallAfter {
+		c.run.warned = now
+		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
 	}
+	return nil
 }
 
-// pingServers has servers say that they are there, and tells them that we are: there
-// is nothing else to say while nobody pushes.
+// pingServers pings servers, so that they answer and know that the coordinator is alive: while no worker pushes there are
+// no other messages.
 func (c *Coordinator) pingServers(now time.Time) {
-	if !c.assigned || now.Sub(c.pinged) < c.cfg.DeadAfter/session.Beats {
+	if !c.placing.assigned || now.Sub(c.run.pinged) < c.cfg.DeadAfter/session.Beats {
 		return
 	}
-	c.pinged = now
-	for _, p := range c.servers { // those without shards too: they wait for our word
+	c.run.pinged = now
+	for _, p := range c.peers.servers { // servers without shards, too: they watch for the coordinator
 		if !p.gone {
-			c.send(p, func() error { return transport.Send(p.conn, wire.Ping{Sent: now.UnixNano()}, nil) })
+			c.peers.send(p, func() error { return transport.Send(p.conn, wire.Ping{Sent: now.UnixNano()}, nil) })
 		}
 	}
 }
 
-// judge takes leave of a member that has been silent for too long, or whose gradient does not come
-// although it says that it was pushed. It is told exit code 75, so that a process that was only
-// stopped comes back. An error is that of lost.
+// judge removes a member that has been silent for too long, or did not deliver its gradient although it reported the
+// push. It gets exit code 75, so that a process that was only suspended comes back. An error is that of lost.
 func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if p == nil || p.gone || !p.welcomed {
 		return nil
 	}
-	if p.role == wire.RoleServer && (c.engine == nil && !(c.takeover.Trained() && c.assigned) || p.hello.Shards == 0) {
+	if p.role == wire.RoleServer && (c.engine == nil && !(c.takeover.Trained() && c.placing.assigned) || p.hello.Shards == 0) {
 		return nil // reads its checkpoint, or has no part in the job
 	}
 	var why error
 	if now.Sub(p.heard) > c.cfg.DeadAfter {
-		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
-	} else if shards, ok := c.engine.(engine.ShardEngine); ok && p.role == wire.RoleWorker && !c.isLate(p) {
+		why = fmt.Errorf("silent for more than %v (--dead-after)", c.cfg.DeadAfter)
+	} else if shards, ok := c.engine.(engine.ShardEngine); ok && p.role == wire.RoleWorker && !c.peers.isLate(p) {
 		w := star.Worker(p.rank)
-		if lack := shards.Owes(w); lack != nil && now.Sub(p.pushed) > c.storeTimeout() {
-			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
+		if lack := shards.Owes(w); lack != nil && now.Sub(p.pushed) > c.cfg.storeTimeout(c.members.Terms.Hello().Params) {
+			why = fmt.Errorf("reported %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
 				now.Sub(p.pushed).Round(time.Second), c.engine.View().Worker(w).Step, lack)
 		}
 	}
 	if why == nil {
 		return nil
 	}
-	c.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this %s: %v", p.what(), why))
+	c.peers.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this %s: %v", p.what(), why))
 	return c.lost(p, why)
 }
 
-// storeTimeout is how long a server may take for a gradient that its worker says it has sent: a
-// minute, and a second for each MiB of it, unless it is set.
-func (c *Coordinator) storeTimeout() time.Duration {
-	if c.cfg.StoreTimeout > 0 {
-		return c.cfg.StoreTimeout
-	}
-	return time.Minute + time.Duration(c.members.Terms.Hello().Params>>18)*time.Second
-}
-
-// what is the peer's role in words.
+// what is the peer's role for texts.
 func (p *peer) what() string {
 	if p.role == wire.RoleServer {
 		return "server"
@@ -173,7 +142,7 @@ func (p *peer) what() string {
 	return p.role
 }
 
-// list names what of some is missing; of none it is empty.
+// list returns "what ids", or nothing without ids.
 func list(what string, ids []int) []string {
 	if len(ids) == 0 {
 		return nil
@@ -181,18 +150,18 @@ func list(what string, ids []int) []string {
 	return []string{fmt.Sprintf("%s %v", what, ids)}
 }
 
-// missing names whom everybody waits for. It is for people: in the log, in the status, and in the
-// error of a job that could not begin. Every wait of the coordinator is one of these.
+// missing describes what the job waits for: in the log, in the status, and in the error of a job that could not begin.
+// Every wait of the coordinator is one of these.
 func (c *Coordinator) missing() string {
 	var parts []string
 	if c.engine == nil {
 		var servers, workers, shards, linking []int
-		for i, s := range c.servers {
+		for i, s := range c.peers.servers {
 			if s == nil && c.takeover.Needs(i) {
 				servers = append(servers, i)
 			}
 		}
-		for i, w := range c.workers {
+		for i, w := range c.peers.workers {
 			switch {
 			case w == nil:
 				workers = append(workers, i)
@@ -200,7 +169,7 @@ func (c *Coordinator) missing() string {
 				linking = append(linking, i)
 			}
 		}
-		for i, ok := range c.ready {
+		for i, ok := range c.placing.ready {
 			if !ok {
 				shards = append(shards, i)
 			}
@@ -220,13 +189,13 @@ func (c *Coordinator) missing() string {
 	} else if c.saves.Open() && c.rounds.Final() {
 		parts = append(parts, c.saves.Missing())
 	} else {
-		if c.short() {
-			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.View().Live(), c.least()))
+		if c.members.Shortage.On() {
+			parts = append(parts, fmt.Sprintf("more workers: %d connected, at least %d needed (--min-workers)", c.engine.View().Live(), c.minWorkers()))
 		}
-		if s := c.mover.Waits(); s != "" {
+		if s := c.placing.mover.Waits(); s != "" {
 			parts = append(parts, s)
 		}
-		if s := c.copies.Waits(); s != "" {
+		if s := c.placing.copies.Waits(); s != "" {
 			parts = append(parts, s)
 		}
 		for _, w := range c.engine.View().Lacking() {
@@ -234,7 +203,24 @@ func (c *Coordinator) missing() string {
 		}
 	}
 	if len(parts) == 0 {
-		return "nobody"
+		return "nothing"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// noteIdle records what the job waits for after a second without progress. SIGQUIT and /debug/star show it
+// (flightrecorder); the log has it later and less often.
+func (r *running) noteIdle(now time.Time, version int64, missing func() string) {
+	if now.Sub(r.progress) < time.Second {
+		if r.idles {
+			r.idles = false
+			r.idle.End()
+		}
+		return
+	}
+	r.idle.Say("missing: " + missing())
+	if !r.idles {
+		r.idles = true
+		r.idle.Begin(version, 0)
+	}
 }

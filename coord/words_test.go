@@ -10,13 +10,13 @@ import (
 	"star/modes"
 )
 
-// A mode comes back as it was given, in the result, in the status and from star ctl.
+// The result, the status and star ctl show a mode as it was given.
 func TestModesInTheirWords(t *testing.T) {
 	plan, err := modes.Parse("groups=0,1", 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	play(t, Config{Workers: 2, Plan: plan, Words: " groups=0,1 ", Steps: 40}, func(w *world) {
+	play(t, Config{MaxWorkers: 2, Plan: plan, Words: " groups=0,1 ", Steps: 40}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.worker(1)
@@ -47,24 +47,24 @@ func TestModesInTheirWords(t *testing.T) {
 	}
 }
 
-// A job that has little or nothing to train says so, and why.
+// A job with little or nothing to train says so, and why.
 func TestCaution(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		cfg  Config
-		want string // in the one note; empty: there is none
+		want string // in the one note; empty: no note
 	}{
 		{"as many steps as were asked for", Config{Steps: 3}, ""},
 		{"many rounds", Config{Epochs: 2}, ""},
 		{"few rounds", Config{Samples: 24}, "over after 3 rounds: in a round the workers take 8 samples (--batch)"},
-		{"local steps", Config{Steps: 20, Plan: modes.Plan{Groups: modes.SSGD(2).Groups, Local: 10}}, "over after 2 rounds: in a round the workers take 80 samples (10 steps of each worker by itself"},
+		{"local steps", Config{Steps: 20, Plan: modes.Plan{Groups: modes.SSGD(2).Groups, Local: 10}}, "over after 2 rounds: in a round the workers take 80 samples (10 local steps of each worker"},
 		{"nothing", Config{Samples: 40, Resume: Progress{Version: 5, Samples: 40, Cursor: 40}}, "nothing is left to train: 40 samples are applied, and the job ends at 40"},
 		{"less than nothing", Config{Samples: 16, Resume: Progress{Version: 5, Samples: 40, Cursor: 40}}, "ends at 16"},
 	} {
 		if c.cfg.Steps == 0 {
 			c.cfg.Steps = 1 << 40
 		}
-		c.cfg.Workers = 2
+		c.cfg.MaxWorkers = 2
 		play(t, c.cfg, func(w *world) {
 			s := w.server(0, 1, true)
 			w.worker(0)

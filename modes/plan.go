@@ -1,6 +1,7 @@
 package modes
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,7 +36,7 @@ type Group struct {
 	// next gradient too: the group fires with the Quorum-th gradient, from any of its members. Quorum may
 	// exceed the number of members (K-batch-sync with DropLate, K-batch-async without). Such a group has no
 	// riders.
-	NonBlocking bool `json:"Again"`
+	NonBlocking bool
 }
 
 // Plan is a synchronisation mode. Invariant of a valid plan: every worker of the job is a member or rider of
@@ -59,11 +60,11 @@ type Plan struct {
 	// MaxLead bounds how far a worker may run ahead (stale synchronous parallel): its gradient is applied
 	// when its group fires, but it is released only once it has made fewer than MaxLead iterations more
 	// than the slowest live worker. SSP with slack s is ASGD with MaxLead s + 1. Zero: no bound.
-	MaxLead int `json:"Ahead"`
+	MaxLead int
 
 	// Excluded are workers in no group. One finishes its present iteration and then waits for a plan that
 	// includes it; that gradient is dropped. While no other worker is live they are not excluded.
-	Excluded []star.Worker `json:"Held"`
+	Excluded []star.Worker
 
 	// Local is how many local steps a worker trains from one release to the next. It takes as many
 	// mini-batches of the stream, and reports the change of its parameters instead of a gradient. Zero: none.
@@ -73,13 +74,33 @@ type Plan struct {
 	// once that has passed it begins no further part and reports the mean over those that it has, at least
 	// one (DropCompute). Both are zero, or neither is.
 	Micro           int
-	ComputeDeadline time.Duration `json:"Cap"`
+	ComputeDeadline time.Duration
 
 	// Queue is the number of parts of a worker's share of the round. They wait in one queue for all
 	// workers: a worker that has finished a part takes the next one, and when none is left reports the mean
 	// over its parts, at least one. So all workers finish a round at about the same time, even if some are
 	// slow (docs/modes.md, A queue of samples). Zero: each worker computes its own share.
 	Queue int
+}
+
+// UnmarshalJSON also reads the names that MaxLead, Excluded and ComputeDeadline had before: Ahead, Held and Cap.
+func (p *Plan) UnmarshalJSON(b []byte) error {
+	type plan Plan
+	return json.Unmarshal(b, &struct {
+		*plan
+		Ahead *int
+		Held  *[]star.Worker
+		Cap   *time.Duration
+	}{(*plan)(p), &p.MaxLead, &p.Excluded, &p.ComputeDeadline})
+}
+
+// UnmarshalJSON also reads the name that NonBlocking had before: Again.
+func (g *Group) UnmarshalJSON(b []byte) error {
+	type group Group
+	return json.Unmarshal(b, &struct {
+		*group
+		Again *bool
+	}{(*group)(g), &g.NonBlocking})
 }
 
 // Part is the size in samples of the parts that w takes from the queue. def is its share where the plan has

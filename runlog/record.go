@@ -11,7 +11,7 @@ import (
 	"star"
 )
 
-// Record is an iteration of a worker, as the worker measured it: its gradient was announced.
+// Record is an iteration of a worker, as the worker measured it; it announced its gradient.
 type Record struct {
 	star.Record
 	Start int64   // position of its first sample in the stream of samples; -1: it is not known
@@ -22,27 +22,27 @@ type Record struct {
 type recordLine struct {
 	Worker   star.Worker `json:"worker"`             // rank
 	Step     int64       `json:"step"`               // the worker's own iterations from 0
-	Basis    int64       `json:"basis"`              // version of the parameters that the gradient was computed on
+	Basis    int64       `json:"basis"`              // version of the parameters of the gradient
 	At       Seconds     `json:"at"`                 // end of the computation, on the run's clock
 	Load     Seconds     `json:"load"`               // wait for input data
-	Compute  Seconds     `json:"compute"`            // forward and backward, with what was injected
-	Injected Seconds     `json:"injected,omitempty"` // part of `compute` that `--slow` or a trace added; absent if none
+	Compute  Seconds     `json:"compute"`            // forward and backward, with injected time
+	Injected Seconds     `json:"injected,omitempty"` // part of `compute` that `--slow` or a trace added; else absent
 	Push     Seconds     `json:"push"`               // handing the gradient to every shard's connection
-	Wait     Seconds     `json:"wait"`               // of the iteration before: from the end of its push to the release, and in a tree the wait for children
-	Pull     Seconds     `json:"pull"`               // of the iteration before: from the release to the last byte of the parameters
-	Transit  Seconds     `json:"transit"`            // of the iteration before: from the end of its push until every shard held the gradient, by the coordinator's clock
-	Start    *int64      `json:"start,omitempty"`    // position of its first sample in the stream of samples, in the order given by the seed; not with all-reduce
+	Wait     Seconds     `json:"wait"`               // of the previous iteration: from the end of its push to the release; in a tree the wait for children
+	Pull     Seconds     `json:"pull"`               // of the previous iteration: from the release to the last byte of the parameters
+	Transit  Seconds     `json:"transit"`            // of the previous iteration: from the end of its push until every shard had the gradient, by the coordinator's clock
+	Start    *int64      `json:"start,omitempty"`    // its first sample in the stream of samples, in the order of the seed; not with all-reduce
 	Samples  int         `json:"samples"`            // of the mini-batch
-	More     []int64     `json:"more,omitempty"`     // with a queue: where else in the stream samples of the gradient begin, and how many there are; the others of `samples` are at `start`; absent if all samples are at `start`
+	More     []int64     `json:"more,omitempty"`     // with a queue: other places in the stream and their samples; the rest of `samples` is at `start`; else absent
 	Loss     Number      `json:"loss"`               // mean of the mini-batch
-	Norm2    Number      `json:"norm2"`              // squared Euclidean norm of the gradient, as its worker says; a word that is not so costs it its place (`docs/protocol.md`)
-	CPU      Number      `json:"cpu"`                // processor time of the process over the iteration, in processors
-	NetIn    Number      `json:"net_in"`             // bytes received, gradients and parameters, since the record before
+	Norm2    Number      `json:"norm2"`              // squared Euclidean norm of the gradient, as its worker reports it; a false one disconnects the worker (`docs/protocol.md`)
+	CPU      Number      `json:"cpu"`                // processor time of the process during the iteration, in processors
+	NetIn    Number      `json:"net_in"`             // bytes received, gradients and parameters, since the last record
 	NetOut   Number      `json:"net_out"`            // bytes sent
 
 	from int64 // what Start is, in memory
 
-	Telemetry telemetry `json:"telemetry,omitzero"` // what else was measured of process, host and GPU, by name (`docs/stragglers.md`); absent if nothing was
+	Telemetry telemetry `json:"telemetry,omitzero"` // other metrics of process, host and GPU, by name ([stragglers.md](stragglers.md#what-is-measured)); else absent
 }
 
 // telemetry is a star.Telemetry as an object of what was measured.
@@ -130,8 +130,8 @@ func parseRecord(b []byte) (r Record, err error) {
 	return r, nil
 }
 
-// Memory is what a job that resumes remembers: the last iterations of each worker in the life before, as lines of
-// type `record` with `at` before 0. Predictors begin with them.
+// Memory has, in a job that resumes, the last iterations of each worker before, as lines of type `record` with `at`
+// below 0. Predictors start with them.
 type Memory struct {
 	Records []star.Record `json:"records"` // the lines
 }

@@ -33,7 +33,7 @@ type Result struct {
 	Error           string    `json:"error,omitempty"`
 }
 
-// Summary is the last line. If a log has none, the coordinator was killed. The fields of `star run --json`.
+// Summary is the last line, with the fields of `star run --json`. Without it the coordinator was killed.
 type Summary struct{ Result }
 
 // Staleness is the distribution of updates between reading parameters and the

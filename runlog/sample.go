@@ -7,15 +7,14 @@ import (
 	"star"
 )
 
-// Sampled says that, until the next line of this type, records have all their metrics in one of `every` iterations
-// of each worker: those with `step` modulo `every` is the worker's rank modulo `every`. Other records have, beside
-// times, loss, norm and traffic, the metrics `compute_cpu`, `throttled`, `stalled`, `parts`, `paused`, `far_in`
-// and `far_out`. No record is left out. What reads a log takes the rest of the metrics of such a record from the
-// worker's last full one. Records are sampled in jobs of 64 workers and more, where no controller and no baseline
-// decides by them ([deploy.md](deploy.md#sampled-records)).
+// Sampled says that, until the next line of this type, only one of `every` records of a worker has all metrics: that
+// with `step` modulo `every` equal to the worker's rank modulo `every`. Other records have times, loss, norm, traffic,
+// and the metrics `compute_cpu`, `throttled`, `stalled`, `parts`, `paused`, `far_in` and `far_out`; readers take the
+// rest from the worker's last full record. It happens from 64 workers on, without a controller or baseline that uses
+// records ([deploy.md](deploy.md#sampled-records)).
 type Sampled struct {
-	Every int64   `json:"every" check:"min=1"` // iterations of a worker for each full record; 1: all records are full again
-	Rate  float64 `json:"rate"`                // records in the last second, by which this was decided
+	Every int64   `json:"every" check:"min=1"` // iterations of a worker for each full record; 1: all are full again
+	Rate  float64 `json:"rate"`                // records in the last second, which decided it
 }
 
 // Rules of sampling. The rate is counted over a second of the log's time.

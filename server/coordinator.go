@@ -65,11 +65,11 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		log = parts.NewRotating(file, path, j.LogMax)
 	}
 	cfg := coord.Config{
-		Job: j.Name, Workers: j.Ranks(), First: j.Workers, Least: j.MinWorkers, Servers: j.Servers, Replicas: j.Replicas,
+		Job: j.Name, MaxWorkers: j.Ranks(), Workers: j.Workers, MinWorkers: j.MinWorkers, Servers: j.Servers, Replicas: j.Replicas,
 		Poison: j.Poison,
 		Plan:   s.plan, Words: s.words(), Tree: modes.TreeRule{Capacity: 1e6 * j.PSBandwidth, FanIn: j.TreeFanIn}, Pace: j.PacePushes == "auto", Shift: j.MoveShards == job.Auto, Batch: j.Batch, Scale: coord.Scale(j.UpdateScale), Norm: j.Clip > 0, Strides: process.MayStride(&j.Job) == nil, Optimizer: s.ownSteps(&j.Job), Lossy: process.Lossy(j.Compress) || s.made.Local != nil,
 		Samples: j.Samples, Epochs: j.Epochs, Steps: j.Steps,
-		EvalEvery: j.EvalEvery, SaveEvery: j.CheckpointEvery, Grace: j.Grace,
+		EvalEvery: j.EvalEvery, CheckpointEvery: j.CheckpointEvery, Grace: j.Grace,
 		JoinTimeout: j.JoinTimeout, Attended: j.Attended, DeadAfter: j.DeadAfter, MaxParams: room(j.Servers),
 		Save: s.saveManifest, Saved: s.saved, Discard: s.discard, Name: checkpoint.Name, Generation: s.generation(),
 		Settings: config, Notes: s.notes(), Program: job.Program, Commit: build.Commit(),
@@ -81,8 +81,8 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 			}
 			return t, text
 		},
-		Adopt:      s.adopt,
-		StopOnLoss: j.OnFailure == "stop", LeaveAtOnce: j.LeaveAtOnce,
+		Adopt:         s.adopt,
+		StopOnFailure: j.OnFailure == "stop", LeaveAtOnce: j.LeaveAtOnce,
 		Result: runlog.Result{Arch: j.Arch, Baseline: j.Baseline, Model: j.Model, Dataset: j.Dataset, Seed: j.Seed, RunLog: path},
 		Cancel: s.made.Cancel,
 		RunLog: runlog.NewWriter(log), Log: s.log,

@@ -3,7 +3,7 @@
 // A frame is a fixed binary prefix with two checksums, a small msgpack header
 // (package transport/wire) and a raw payload. Payloads are gradients and parameters, little-
 // endian float32, written from and read into the caller's own memory: nothing
-// is copied or allocated on the way. docs/protocol.md draws every message;
+// is copied or allocated on the way. docs/protocol.md describes every message;
 // testdata/vectors.txt has their bytes.
 //
 // The layers, from below:

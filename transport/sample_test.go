@@ -64,7 +64,7 @@ var samples = []sample{
 	{wire.Ping{Seq: 1, Sent: 1795219200000000000, Want: 1 << 20}, []byte{0xff}},
 	{wire.Pong{Seq: 1, Sent: 1795219200000000000, Now: math.MaxInt64}, nil},
 	{wire.Ring{
-		Generation: 2, From: 41, Members: []star.Worker{0, 1, 3}, Addr: "10.0.0.2:40123", Riders: []wire.Rider{{Worker: 2, Parent: 0}}, Door: "10.0.0.2:40124",
+		Generation: 2, From: 41, Members: []star.Worker{0, 1, 3}, Addr: "10.0.0.2:40123", Riders: []wire.Rider{{Worker: 2, Parent: 0}}, ParentAddr: "10.0.0.2:40124",
 		Of: 256, Wait: 50 * time.Millisecond, MaxStale: 8, Now: true,
 	}, nil},
 	{wire.Ring{Generation: 1, From: -1}, nil},
@@ -73,7 +73,7 @@ var samples = []sample{
 	{wire.Fault{Worker: 3, Generation: 2, Suspect: -1, Reason: "no byte has moved for 30s"}, nil},
 	{wire.Compression{Worker: 3, Version: 1000, Codec: "int8", Why: "int8: 1000 values at 25 MB/s take 0.04 ms in place of 0.16 ms"}, nil},
 	{wire.Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},
-	{wire.Branch{Worker: 2, Step: 41, Parent: 0, Door: "10.0.0.2:40124", Relay: true, Children: []wire.Child{{Worker: 3, Step: 17}, {Worker: 4, Step: 40}}, Below: []wire.Below{{Child: 3, Worker: 3, Step: 17, Samples: 32}, {Child: 3, Worker: 5, Step: 9, Samples: 16}, {Child: 4, Worker: 4, Step: 40, Samples: 32}}}, nil},
+	{wire.Branch{Worker: 2, Step: 41, Parent: 0, ParentAddr: "10.0.0.2:40124", Relay: true, Children: []wire.Child{{Worker: 3, Step: 17}, {Worker: 4, Step: 40}}, Below: []wire.Below{{Child: 3, Worker: 3, Step: 17, Samples: 32}, {Child: 3, Worker: 5, Step: 9, Samples: 16}, {Child: 4, Worker: 4, Step: 40, Samples: 32}}}, nil},
 	{wire.Branch{Worker: 0, Step: 41, Parent: -1, Children: []wire.Child{{Worker: 2, Step: 41}}}, nil},
 	{wire.Bundle{Worker: 2, Step: 41, Members: []wire.Share{{Worker: 2, Step: 41, Samples: 64}, {Worker: 3, Step: 17, Samples: 32}}}, Floats([]float32{1, -2, 0.5})},
 	{wire.Detach{Worker: 3, Step: 17}, nil},
@@ -86,7 +86,7 @@ var samples = []sample{
 	{wire.Usage{
 		Seq: 7, Step: 41, Mode: "ssgd", Sync: true, Own: wire.Amounts{CPU: 0.5, In: 1e6, Out: 2e6}, Host: wire.Amounts{CPU: 3.25, In: 4e6, Out: 4e6},
 		Times: []time.Duration{180 * time.Millisecond, 0, 540 * time.Millisecond}, Delay: 30 * time.Millisecond,
-		Leases: []wire.Lease{{Name: "tc-4711-1", State: "stale", What: "out=100mbit on interface eth0", Who: "worker 2 of job lenet", Why: "process 4711 is gone"}}, Free: 8 << 30,
+		Leases: []wire.Lease{{Name: "tc-4711-1", State: "stale", What: "out=100mbit on interface eth0", Owner: "worker 2 of job lenet", Why: "process 4711 is gone"}}, Free: 8 << 30,
 	}, nil},
 	{wire.Usage{Seq: 1}, nil},
 	{wire.Ask{ID: 2, Mode: "x=3", Extra: wire.Amounts{CPU: 0.25, In: 3e6, Out: 3e6}, Lag: 360 * time.Millisecond, Timeout: 2 * time.Second}, nil},

@@ -27,7 +27,7 @@ func ReadSquares(c Conn, dst []float32, sumSq func([]float32) float64) (float64,
 	return q.total(dst), nil
 }
 
-// fullSquares is full that tells q of the elements.
+// fullSquares is full, and passes the elements to q.
 func (c *netConn) fullSquares(dst []float32, q *squares) (sum uint32, err error) {
 	b := Floats(dst)
 	have := copy(b, c.buf[c.r:c.w])
@@ -50,13 +50,13 @@ func (c *netConn) fullSquares(dst []float32, q *squares) (sum uint32, err error)
 	}
 }
 
-// plainStep is 64 KiB: they stay in the cache, and are worth a call.
+// plainStep is 64 KiB: small enough for the cache, and large enough that calls cost little.
 const plainStep = 16 << 10
 
-// squares is a sum of squares that grows.
+// squares accumulates a sum of squares.
 type squares struct {
 	lanes [16]float64
-	quick bool // there is something in them
+	quick bool // lanes are in use
 	rest  float64
 	sumSq func([]float32) float64
 }
@@ -72,10 +72,10 @@ func (q *squares) plain(sum uint32, v []float32) uint32 {
 	return sum
 }
 
-// leastSquare is by far larger, for the average element of a vector, than what underflows in float32.
+// leastSquare is far above the squares that underflow in float32. A vector with a smaller mean square is summed again.
 const leastSquare = 1e-30
 
-// total is the sum of the squares of v, which is all that more was told.
+// total returns the sum of the squares of v, which must be all elements that more got.
 func (q *squares) total(v []float32) float64 {
 	total := 0.0
 	for _, s := range q.lanes {

@@ -19,8 +19,8 @@ var half = cpu.X86.HasAVX2 && leaf7()>>10&1 == 1
 // leaf7 is ECX of CPUID's leaf 7, subleaf 0.
 func leaf7() (ecx uint32)
 
-// fold512 leaves in rest 64 bytes that, behind a register of 0, make the register that the
-// n bytes at p make behind one of reg. n is a multiple of 256, and not 0.
+// fold512 reduces the n bytes at p, after a checksum register reg, to 64 bytes in rest: from a register of 0 these have
+// the same checksum. n is a positive multiple of 256.
 //
 //go:noescape
 func fold512(rest *[64]byte, p *byte, n int, reg uint32)
@@ -30,13 +30,13 @@ func fold512(rest *[64]byte, p *byte, n int, reg uint32)
 //go:noescape
 func fold256(rest *[64]byte, p *byte, n int, reg uint32)
 
-// foldSquares512 is fold512 that also adds the squares of the n/4 float32s at p to sums: 64 or fewer of them in
-// float32, which may overflow, and what comes of that in float64.
+// foldSquares512 is fold512 that also adds the squares of the n/4 float32s at p to sums: up to 64 of them in float32,
+// which may overflow, and these partial sums in float64.
 //
 //go:noescape
 func foldSquares512(rest *[64]byte, sums *[16]float64, p *byte, n int, reg uint32)
 
-// enough bytes for fold512 to pay.
+// enough is the least number of bytes for which fold512 is faster.
 const enough = 8 << 10
 
 // more continues a checksum.
@@ -59,7 +59,7 @@ func more(sum uint32, b []byte) uint32 {
 	return crc32.Update(sum, crc32.IEEETable, b)
 }
 
-// reduce makes a checksum of what fold512 leaves.
+// reduce returns the checksum of a rest of fold512.
 func reduce(rest *[64]byte) uint32 {
 	reg := uint32(0)
 	for _, v := range rest {
@@ -68,8 +68,7 @@ func reduce(rest *[64]byte) uint32 {
 	return ^reg
 }
 
-// squares.more must be given a multiple of step elements, except in its last
-// call.
+// step returns a number of elements. Every call of more, except the last, must get a multiple of it.
 func (q *squares) step() int {
 	if wide {
 		return 64 * 64 // of foldSquares512
@@ -79,8 +78,8 @@ func (q *squares) step() int {
 
 // more continues a checksum, and the sum of squares, by v: whole steps, and at the end the rest.
 //
-// The multiplications of the one leave units idle that those of the other use, as long as nothing is to be
-// converted: in float64 both take 1.75 times as long as the checksum by itself (Zen 4).
+// Both use different units of the processor, as long as no number is converted: with squares in float64 they take 1.75
+// times as long as the checksum by itself (Zen 4).
 func (q *squares) more(sum uint32, v []float32) uint32 {
 	if n := len(v) &^ 63; wide && n > 0 {
 		var rest [64]byte

@@ -17,9 +17,9 @@ import (
 	"star/transport/wire"
 )
 
-var update = flag.Bool("update", false, "write testdata/vectors.txt anew")
+var update = flag.Bool("update", false, "write testdata/vectors.txt")
 
-const vectorsHead = `# Frames of protocol version 1, byte by byte, for whoever writes another peer.
+const vectorsHead = `# Frames of protocol version 1, byte by byte, for authors of other peers.
 # Generated: go test ./transport -run Vectors -update. docs/protocol.md explains.
 # Each: the message as Go prints it, then prefix, header, padding, payload and
 # sum in hexadecimal. Parts that are absent have no line.

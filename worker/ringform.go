@@ -53,13 +53,13 @@ func (w *ringWorker) leaveGroup(ctx context.Context) {
 // join joins a ring.
 //
 // A ring that is not newer than the current one is ignored. A worker that is not a member becomes a
-// rider: it leaves the group, drops its parameters, and connects to the member at ring.Door. Errors
+// rider: it leaves the group, drops its parameters, and connects to the member at ring.ParentAddr. Errors
 // are those of dial, agree and the codec's agreement; mend interprets them.
 func (w *ringWorker) join(ctx context.Context, ring wire.Ring) error {
 	if ring.Generation <= w.ring.Generation {
 		return nil
 	}
-	ring.Addr, ring.Door = process.WithHost(ring.Addr, w.job.Coordinator), process.WithHost(ring.Door, w.job.Coordinator)
+	ring.Addr, ring.ParentAddr = process.WithHost(ring.Addr, w.job.Coordinator), process.WithHost(ring.ParentAddr, w.job.Coordinator)
 	old := w.ring
 	w.ring, w.generation = ring, ring.Generation
 	if err := w.recallRing(ring); err != nil {
@@ -79,11 +79,11 @@ func (w *ringWorker) join(ctx context.Context, ring wire.Ring) error {
 		w.leaveGroup(ctx)
 		w.broken, w.version = false, -1 // the ring will continue without this worker
 		if w.codec != nil && w.job.Compress != compress.Auto && w.parent.addr == "" {
-			w.log.Info("sending gradients through a ring member as float32; --compress is ignored", "compress", w.job.Compress, "parent", ring.Door)
+			w.log.Info("sending gradients through a ring member as float32; --compress is ignored", "compress", w.job.Compress, "parent", ring.ParentAddr)
 		}
-		if ring.Door != w.parent.addr {
+		if ring.ParentAddr != w.parent.addr {
 			w.parent.close()
-			w.parent.addr = ring.Door
+			w.parent.addr = ring.ParentAddr
 		}
 		return nil
 	}

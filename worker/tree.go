@@ -190,9 +190,9 @@ func (w *worker) relay(ctx context.Context, version int64) error {
 // flight recorder.
 func (w *worker) withParent(ctx context.Context, again time.Duration, what string, step int64, do func(c transport.Conn, again bool) error) error {
 	t := &w.tree
-	if t.up.addr != t.branch.Door {
+	if t.up.addr != t.branch.ParentAddr {
 		t.up.close()
-		t.up.addr = t.branch.Door
+		t.up.addr = t.branch.ParentAddr
 	}
 	stall := treeStall(len(w.grad))
 	site := flightrecorder.Open(fmt.Sprintf("worker %d, in a tree", w.rank), what, "worker", "")

@@ -365,7 +365,7 @@ func (w *worker) obey(ctx context.Context, o session.Order, last star.Record) er
 	switch o.Kind {
 	case wire.KindBranch:
 		w.tree.next = o.Branch
-		w.tree.next.Door = process.WithHost(o.Branch.Door, w.job.Coordinator)
+		w.tree.next.ParentAddr = process.WithHost(o.Branch.ParentAddr, w.job.Coordinator)
 	case wire.KindRoute: // its release comes later
 		return w.redirect(ctx, []wire.Route{o.Route}, true)
 	case wire.KindDetach:

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Threshold is a number that a job goes by and that may be changed while it runs (star ctl set).
+// Threshold is a number that may be changed while a job runs (star ctl set).
 type Threshold struct {
 	Name        string
 	Unit        Unit
@@ -16,10 +16,10 @@ type Threshold struct {
 	What        string
 }
 
-// Unit is what a Threshold counts.
+// Unit is the type of a Threshold's value.
 type Unit int
 
-// Units of thresholds. Times are given as Go writes durations, and are seconds as numbers.
+// Units of thresholds. Times are written as Go durations; their values are in seconds.
 const (
 	Ratio Unit = iota // any number
 	Whole             // a whole number
@@ -37,18 +37,18 @@ const (
 	CheckpointEvery  = "checkpoint-every"
 )
 
-// Thresholds are all of them: first those of the pilot of --mode auto, then those of the coordinator.
+// Thresholds lists all thresholds: first those of the pilot of --mode auto, then those of the coordinator.
 var Thresholds = []Threshold{
-	{VerdictRatio, Ratio, 0.01, 10, "a worker is slow that takes longer than the fast ones by more than this part of their time"},
-	{VerdictLeast, Time, 0, 3600, "and by at least so much"},
-	{VerdictCertainty, Ratio, 1, 50, "logarithm of how many iterations of a worker there are between two wrong verdicts"},
-	{ModeGain, Ratio, 0.01, 0.9, "part of the time for the same progress that another mode must save"},
-	{ModeDwell, Whole, 1, 10_000, "rounds of the slowest worker that a mode stays at least"},
+	{VerdictRatio, Ratio, 0.01, 10, "a worker is slow if it takes longer than the fast ones by more than this part of their time"},
+	{VerdictLeast, Time, 0, 3600, "and by at least this time"},
+	{VerdictCertainty, Ratio, 1, 50, "logarithm of the number of iterations of a worker between two wrong verdicts"},
+	{ModeGain, Ratio, 0.01, 0.9, "another mode must save this part of the time for the same progress"},
+	{ModeDwell, Whole, 1, 10_000, "minimum time in a mode, in rounds of the slowest worker"},
 	{EvalEvery, Ratio, 0, 1e9, "epochs between evaluations; 0: only at the end"},
 	{CheckpointEvery, Time, 0, 1e7, "time between checkpoints; 0: only at the end"},
 }
 
-// ParseThreshold reads NAME=VALUE. A name that is none, a value that is none of its kind, and one out of its bounds are errors.
+// ParseThreshold reads NAME=VALUE. An unknown name, an invalid value and a value out of bounds are errors.
 func ParseThreshold(s string) (Threshold, float64, error) {
 	name, text, given := strings.Cut(s, "=")
 	var names []string
@@ -66,7 +66,7 @@ func ParseThreshold(s string) (Threshold, float64, error) {
 		}
 		return t, v, nil
 	}
-	return Threshold{}, 0, fmt.Errorf("there is no threshold %q; one of: %s", name, strings.Join(names, ", "))
+	return Threshold{}, 0, fmt.Errorf("unknown threshold %q; use one of: %s", name, strings.Join(names, ", "))
 }
 
 func (t Threshold) parse(text string) (float64, error) {
@@ -86,7 +86,7 @@ func (t Threshold) want() string {
 	return fmt.Sprintf("%s from %s to %s", kind, t.Text(t.Least), t.Text(t.Most))
 }
 
-// Text is a value as ParseThreshold reads it.
+// Text formats a value as ParseThreshold reads it.
 func (t Threshold) Text(v float64) string {
 	if t.Unit == Time {
 		return time.Duration(math.Round(v * float64(time.Second))).String()

@@ -26,8 +26,8 @@ func TestParseThreshold(t *testing.T) {
 		{"mode-gain", 0, "", "mode-gain: no value; want mode-gain=a number"},
 		{"verdict-least=5", 0, "", `verdict-least: "5" is not a time from 0s to 1h0m0s`},
 		{"verdict-least=-1ms", 0, "", "is not"},
-		{"dead-after=5s", 0, "", `there is no threshold "dead-after"; one of: verdict-ratio, `},
-		{"", 0, "", "there is no threshold"},
+		{"dead-after=5s", 0, "", `unknown threshold "dead-after"; use one of: verdict-ratio, `},
+		{"", 0, "", "unknown threshold"},
 	} {
 		x, v, err := ParseThreshold(c.in)
 		switch {

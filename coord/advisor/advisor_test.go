@@ -12,7 +12,7 @@ import (
 	"star/runlog"
 )
 
-// echo is a Pilot that says something after each line, and wants a study after the third.
+// echo is a Pilot that returns a remark after each line, and a study after the third.
 type echo struct {
 	lines []time.Duration
 	slow  time.Duration
@@ -28,7 +28,7 @@ func (e *echo) Tell(l runlog.Line) []advice.Remark {
 	return []advice.Remark{{Text: fmt.Sprint("line ", len(e.lines))}}
 }
 
-// steps is a Study of that many steps, each of which takes ten milliseconds.
+// steps is a Study with a number of steps of ten milliseconds.
 type steps struct{ left int }
 
 func (s *steps) Step() bool {
@@ -39,7 +39,7 @@ func (s *steps) Step() bool {
 
 func (s *steps) Result() runlog.Predictor { return runlog.Predictor{Records: 9} }
 
-// A pilot is told each line once and in order, however slow it is, and Tell does not wait for it; each of its words has the
+// A pilot gets each line once and in order, however slow it is, and Tell does not wait for it; each remark comes with the
 // number of lines before it.
 func TestRunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -65,11 +65,11 @@ func TestRunner(t *testing.T) {
 		}
 		close(done)
 		synctest.Wait()
-		r.Tell(9, runlog.Record{}) // nothing takes it, and nothing waits
+		r.Tell(9, runlog.Record{}) // no goroutine takes it, and Tell does not block
 	})
 }
 
-// A study is worked at for a fiftieth of the time, while lines go on, and its result comes as a word.
+// A study uses a fiftieth of the time, while lines continue, and its result comes as a Word.
 func TestStudy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := make(chan struct{})
@@ -94,7 +94,7 @@ func TestStudy(t *testing.T) {
 	})
 }
 
-// When nothing more is heard the pilot's goroutine ends; a study that is under way ends with the coordinator.
+// When say returns false the pilot's goroutine ends; a running study ends with the coordinator.
 func TestRunnerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := make(chan struct{})
@@ -118,7 +118,7 @@ func TestRunnerEnds(t *testing.T) {
 	})
 }
 
-// A job without a pilot takes lines and does nothing.
+// A job without a pilot accepts lines and does nothing.
 func TestNoRunner(t *testing.T) {
 	var r *Runner
 	r.Tell(0, runlog.Record{})
@@ -127,7 +127,7 @@ func TestNoRunner(t *testing.T) {
 	}
 }
 
-// The last verdict on a worker counts until it has recovered; the factor is the median of those of the episode.
+// The last verdict on a worker is valid until it has recovered; the factor is the median over the episode.
 func TestVerdicts(t *testing.T) {
 	var vs Verdicts
 	says := func(worker int, event string, slowdown float64) {

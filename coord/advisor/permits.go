@@ -2,8 +2,8 @@ package advisor
 
 import "star/coord/advice"
 
-// Permits is which change of plan the pilot has asked permission for, and which one it has. One request counts at a
-// time. The zero value has none.
+// Permits has the change of plan for which the pilot has requested permission, and the one that it was granted. Only the
+// last request is valid. The zero value has none.
 //
 //	       Ask              Rule: yes                Install
 //	none ───────► asked ──────────────────► granted
@@ -14,7 +14,7 @@ type Permits struct {
 	refused        *Refusal
 }
 
-// Request is a change of plan. After is the line of the run log up to which the pilot was told when it wanted that.
+// Request is a change of plan. After is the number of lines that the pilot had read when it decided.
 type Request struct {
 	advice.Change
 	After int64
@@ -27,27 +27,27 @@ type Ruling struct {
 	Why string
 }
 
-// Refusal is a mode that the pilot has asked for and was refused, or that was taken back, until the
-// mode changes or it asks for another one.
+// Refusal is a mode for which the pilot's request was refused or its permission withdrawn. It is kept until the mode
+// changes or the pilot requests another one.
 type Refusal struct {
 	Mode string  `json:"mode"`
 	Why  string  `json:"why"`
 	At   float64 `json:"at_s"` // since the run began
 }
 
-// Effect is one thing that the coordinator has to do.
+// Effect is one action for the coordinator.
 type Effect interface{ effect() }
 
 type (
-	// Answered writes an answer into the run log, and tells the pilot.
+	// Answered writes an answer to the run log, which the pilot reads.
 	Answered struct{ Ruling }
 	// Install makes the plan of a request that was granted the plan in force.
 	Install struct{ *Request }
-	// Home goes back to SSGD, where the plan in force needs a permit and was not chosen by hand.
+	// Home returns to SSGD, if the present plan needs permission and was not chosen by hand.
 	Home struct{ Why string }
-	// GiveBack tells the Admission that what was asked and granted is not needed any more.
+	// GiveBack tells the Admission that the request and the permission are no longer needed.
 	GiveBack struct{}
-	// Denied keeps the refusal for the status (Permits.Deny), after all that the others do.
+	// Denied keeps the refusal for the status (Permits.Deny), after all other effects.
 	Denied struct{ Ruling }
 )
 
@@ -57,18 +57,18 @@ func (Home) effect()     {}
 func (GiveBack) effect() {}
 func (Denied) effect()   {}
 
-// Ask makes q the request that counts. An earlier one that was not answered is declined, and an earlier permit is given
-// up; the Admission knows that without being told.
+// Ask makes q the valid request. An earlier one without an answer is declined, and an earlier permission is given up; the
+// Admission does both itself.
 func (p *Permits) Ask(q *Request) (effects []Effect) {
 	if p.asked != nil {
-		effects = append(effects, Answered{Ruling{p.asked, false, "the pilot has changed its mind"}})
+		effects = append(effects, Answered{Ruling{p.asked, false, "the pilot has chosen another plan"}})
 	}
 	p.asked, p.granted = q, nil
 	return effects
 }
 
-// Rule takes the answer to a request. Of a request that does not count any more it changes nothing. unheeded is why
-// nothing is done that the pilot wants; empty: it is heeded.
+// Rule handles the answer to a request. The answer to an outdated request changes nothing. unheeded is why the pilot's
+// decisions are ignored now; empty if they are not.
 func (p *Permits) Rule(r Ruling, unheeded string) []Effect {
 	switch {
 	case r.Request == p.asked && r.OK:
@@ -84,7 +84,7 @@ func (p *Permits) Rule(r Ruling, unheeded string) []Effect {
 	return nil
 }
 
-// Yield gives up the permit, and declines the request because of why.
+// Yield gives up the permission and declines the open request, with the reason why.
 func (p *Permits) Yield(why string) (effects []Effect) {
 	if p.asked == nil && p.granted == nil {
 		return nil
@@ -99,8 +99,8 @@ func (p *Permits) Yield(why string) (effects []Effect) {
 // Deny keeps a refusal. at is the time since the run began, in seconds.
 func (p *Permits) Deny(r Ruling, at float64) { p.refused = &Refusal{r.Plan.String(), r.Why, at} }
 
-// Forget forgets the refusal: another plan is in force or wanted.
+// Forget drops the refusal: another plan is in force or requested.
 func (p *Permits) Forget() { p.refused = nil }
 
-// Refused is the refusal that counts; nil: none. It does not change.
+// Refused returns the present refusal; nil without one. It must not be modified.
 func (p *Permits) Refused() *Refusal { return p.refused }

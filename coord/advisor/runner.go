@@ -1,7 +1,7 @@
-// Package advisor is the coordinator's side of a pilot. Lines of the run log go to the pilot in their
-// order, through a queue that the coordinator never waits for; what it says comes back with the number
-// of lines that it had been told by then ([Runner]). [Verdicts] keeps what it says of slow workers, [Permits] which of
-// its plans are permitted, and [Thresholds] the numbers by which it and the job decide; these three are pure.
+// Package advisor is the coordinator's side of a pilot. The pilot gets lines of the run log in their order, through a
+// queue that never blocks the coordinator; its decisions come back with the number of lines that it had read ([Runner]).
+// [Verdicts] keeps its verdicts on slow workers, [Permits] which of its plans are permitted, and [Thresholds] the
+// thresholds of the pilot and the job; these three are pure.
 package advisor
 
 import (
@@ -12,27 +12,26 @@ import (
 	"star/runlog"
 )
 
-// studyShare is the part of the time in which a Study is worked at, of one processor.
+// studyShare is the part of one processor's time that a Study may use.
 const studyShare = 0.02
 
-// studyRest is the least time between two steps of a Study, studyLongest the most.
+// studyRest is the shortest pause between two steps of a Study, studyLongest the longest.
 const (
 	studyRest    = time.Millisecond
 	studyLongest = 5 * time.Second
 )
 
-// Word is what a pilot says, after that many lines (After), or what has come of its Study (Learned).
+// Word is a remark of the pilot after After lines, or the result of its Study (Learned).
 type Word struct {
 	advice.Remark
 	After   int64
 	Learned *runlog.Predictor
 }
 
-// Runner runs a pilot in a goroutine of its own; lines wait until it takes them. told and heard are
-// what a log needs for a replay: a decision that was made after line n, in a job with a pilot that
-// had been heard up to line m, was in time if n is at most m.
+// Runner runs a pilot in its own goroutine; lines are queued for it. A replay of the log needs After and Heard: a decision
+// after line n, in a job that had handled the pilot's decisions up to line m, was in time if n is at most m.
 //
-// A nil Runner is that of a job without a pilot: it takes lines and does nothing.
+// A nil Runner is that of a job without a pilot: it accepts lines and does nothing.
 type Runner struct {
 	pilot advice.Pilot
 	done  <-chan struct{}
@@ -41,19 +40,19 @@ type Runner struct {
 	mu    sync.Mutex
 	queue []runlog.Line
 	wake  chan struct{}
-	heard int64 // lines to which all that the pilot has to say has been said
+	heard int64 // lines for which all remarks of the pilot were passed on
 }
 
-// Start starts the goroutine, which ends when done is closed. say is called by it and by those of
-// studies, with each word of the pilot; it returns false when nothing more is heard. Lines wait
-// without bound: a pilot that is slow decides late, and nothing else is held up by it.
+// Start starts the goroutine, which ends when done is closed. It and the goroutines of studies call say with each remark
+// of the pilot; say returns false when no more remarks are accepted. The queue of lines is not bounded: a slow pilot
+// decides late and delays nothing else.
 func Start(pilot advice.Pilot, done <-chan struct{}, say func(Word) bool) *Runner {
 	r := &Runner{pilot: pilot, done: done, say: say, wake: make(chan struct{}, 1)}
 	go r.run()
 	return r
 }
 
-// run tells the pilot what waits, and says what it says.
+// run passes queued lines to the pilot and its remarks to say.
 func (r *Runner) run() {
 	var told int64
 	var batch []runlog.Line
@@ -84,12 +83,11 @@ func (r *Runner) run() {
 	}
 }
 
-// Running says that there is a pilot.
+// Running reports whether there is a pilot.
 func (r *Runner) Running() bool { return r != nil }
 
-// Tell passes a line on to the pilot, if there is one. Slices in it are copied by the caller. It
-// does not wait. The lines are those of the run log of the kinds that Pilot names, counted: their
-// number is what decisions refer to (After).
+// Tell queues a line for the pilot, if there is one, and does not block. The caller copies slices in it. The lines are the
+// run log's lines of the kinds that Pilot names; decisions refer to their number (After).
 func (r *Runner) Tell(at time.Duration, entry runlog.Entry) {
 	if r == nil {
 		return
@@ -103,15 +101,15 @@ func (r *Runner) Tell(at time.Duration, entry runlog.Entry) {
 	}
 }
 
-// Heard is the number of lines to which all that the pilot has to say has been said.
+// Heard is the number of lines for which all remarks of the pilot were passed on.
 func (r *Runner) Heard() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.heard
 }
 
-// work does a Study, which the pilot wanted after that many lines. It ends when done is closed. It
-// rests after each step for as long as keeps it to studyShare of one processor.
+// work runs a Study that the pilot started after line after. It ends when done is closed. After each step it pauses, so
+// that it uses no more than studyShare of one processor.
 func (r *Runner) work(s advice.Study, after int64) {
 	began := time.Now()
 	rest := time.NewTimer(0)

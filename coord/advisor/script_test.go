@@ -21,7 +21,7 @@ import (
 //	thresholds a=1 b=2                the job has these
 //	set a=1                           changes, one in each line of the input
 //
-// go test ./coord/advisor -run Scripts -rewrite writes the answers again: read the diff.
+// go test ./coord/advisor -run Scripts -rewrite updates the expected output: read the diff.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var p Permits

@@ -11,19 +11,19 @@ import (
 // Thresholds are the thresholds of a job and their values, by name. Times are in seconds. The zero value has none.
 type Thresholds struct{ values map[string]float64 }
 
-// NewThresholds has these.
+// NewThresholds returns thresholds with these values.
 func NewThresholds(values map[string]float64) Thresholds { return Thresholds{values} }
 
-// ThresholdNow is a threshold of a job as star ctl set shows it.
+// ThresholdNow is a threshold of a job for star ctl set.
 type ThresholdNow struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"` // times in seconds
-	From  float64 `json:"from"`  // before; where nothing was changed, Value
-	Text  string  `json:"text"`  // Value as star ctl set prints it, with From where it was changed just now
+	From  float64 `json:"from"`  // the value before the change; Value without one
+	Text  string  `json:"text"`  // Value as star ctl set prints it, with From if it was changed just now
 	What  string  `json:"what"`
 }
 
-// Parse reads changes, each of which is NAME=VALUE. The error names the change that is wrong, and what the job lacks.
+// Parse reads changes of the form NAME=VALUE. The error names the invalid change, or what the job lacks for it.
 func (ts *Thresholds) Parse(changes []string) (map[string]float64, error) {
 	wanted := map[string]float64{}
 	for _, s := range changes {
@@ -36,7 +36,7 @@ func (ts *Thresholds) Parse(changes []string) (map[string]float64, error) {
 		case t.Name == advice.CheckpointEvery:
 			return nil, errors.New("set checkpoint-every: the job has no folder to write to (--out)")
 		default:
-			return nil, fmt.Errorf("set %s: the job was not started with --mode auto, so nothing judges its workers", t.Name)
+			return nil, fmt.Errorf("set %s: the job was not started with --mode auto, so it has no pilot", t.Name)
 		}
 		wanted[t.Name] = v
 	}
@@ -49,7 +49,7 @@ type Set struct {
 	From, To float64
 }
 
-// Put takes over values. It returns what changes: a threshold that the job lacks, or that has the value, does not.
+// Put sets values and returns the changes. Thresholds that the job lacks, or that already have the value, do not change.
 func (ts *Thresholds) Put(values map[string]float64) (changes []Set) {
 	for _, t := range advice.Thresholds {
 		v, given := values[t.Name]
@@ -61,7 +61,7 @@ func (ts *Thresholds) Put(values map[string]float64) (changes []Set) {
 	return changes
 }
 
-// Now lists the thresholds that were wanted, with what they were before; without any, all of them.
+// Now lists the thresholds in wanted, with their values before; all of them if wanted is empty.
 func (ts *Thresholds) Now(wanted, before map[string]float64) []ThresholdNow {
 	list := []ThresholdNow{}
 	for _, t := range advice.Thresholds {
@@ -78,5 +78,5 @@ func (ts *Thresholds) Now(wanted, before map[string]float64) []ThresholdNow {
 	return list
 }
 
-// All is a copy of the values.
+// All returns a copy of the values.
 func (ts *Thresholds) All() map[string]float64 { return maps.Clone(ts.values) }

@@ -8,18 +8,18 @@ import (
 	"star/runlog"
 )
 
-// Verdicts is what a pilot says of workers that are slow now. The zero value has none.
+// Verdicts has a pilot's verdicts on workers that are slow now. The zero value has none.
 type Verdicts struct{ list []verdict }
 
-// verdict is the last one on a worker.
+// verdict is the last verdict on a worker.
 type verdict struct {
 	worker star.Worker
 	text   string
 	cause  string
-	factor runlog.Factor // of all its verdicts since it is slow
+	factor runlog.Factor // over all its verdicts since it became slow
 }
 
-// Take keeps a verdict, in words as text; one that says that the worker has recovered removes it.
+// Take records a verdict, with its text; a verdict that the worker has recovered removes the earlier one.
 func (vs *Verdicts) Take(v runlog.Verdict, text string) {
 	var factor runlog.Factor
 	if i := slices.IndexFunc(vs.list, func(o verdict) bool { return o.worker == v.Worker }); i >= 0 {
@@ -32,7 +32,7 @@ func (vs *Verdicts) Take(v runlog.Verdict, text string) {
 	}
 }
 
-// Texts is what is said of the workers that are slow now, by rank.
+// Texts returns the texts on the workers that are slow now, by rank.
 func (vs *Verdicts) Texts() []string {
 	slices.SortFunc(vs.list, func(a, b verdict) int { return int(a.worker - b.worker) })
 	var out []string
@@ -42,8 +42,7 @@ func (vs *Verdicts) Texts() []string {
 	return out
 }
 
-// Of is how many times slower a worker is than the fast ones, and why; 0 where it is not called slow
-// or the factor is unknown.
+// Of returns how many times slower a worker is than the fast ones, and why; 0 if it is not slow or the factor is unknown.
 func (vs *Verdicts) Of(w star.Worker) (slowdown float64, cause string) {
 	for _, v := range vs.list {
 		if f := v.factor.Value(); v.worker == w && !math.IsNaN(f) {

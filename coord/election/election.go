@@ -25,7 +25,7 @@ import (
 type Config struct {
 	Job     string
 	Rank    int      // of this member
-	Members []string // addresses, by rank; 3 to wire.MaxCouncil
+	Members []string // addresses, by rank; 3 to wire.MaxCandidates
 	Network transport.Network
 
 	// Hello identifies this member to the others; Token, Version and Host are used.
@@ -181,8 +181,8 @@ type input struct {
 
 // New creates a member.
 func New(cfg Config) (*Member, error) {
-	if n := len(cfg.Members); n < 3 || n > wire.MaxCouncil || cfg.Rank < 0 || cfg.Rank >= n {
-		return nil, fmt.Errorf("election: member %d of %d: want 3 to %d members, and a rank below that", cfg.Rank, n, wire.MaxCouncil)
+	if n := len(cfg.Members); n < 3 || n > wire.MaxCandidates || cfg.Rank < 0 || cfg.Rank >= n {
+		return nil, fmt.Errorf("election: member %d of %d: want 3 to %d members, and a rank below that", cfg.Rank, n, wire.MaxCandidates)
 	}
 	if cfg.JoinTimeout == 0 {
 		cfg.JoinTimeout = 2 * time.Minute

@@ -1,8 +1,8 @@
-// Package ending decides how a job ends that is told to end, or whose members leave. It is pure: no I/O, no clock, no
-// goroutine. The coordinator tells an [End] of each event, gives it what the job is like now ([Facts], [Job]), and does
-// what it returns.
+// Package ending decides how a job ends when it must end, or when members leave. It is pure: no I/O, no clock, no
+// goroutine. The coordinator calls an [End] for each event with the state of the job ([Facts], [Job]), and carries out
+// what the calls return.
 //
-// A job that is told to end is saved first, if that takes no longer than the grace:
+// A job that must end is saved first, if that takes no longer than the grace:
 //
 //	           Tell           Ask              Freeze            Save           Saved
 //	working ─────────► told ──────► collecting ──────► frozen ──────────► saving ─────► over
@@ -11,11 +11,11 @@
 //	   │ Wind                      Abandon
 //	   └────────► without workers ─────────► still, until it is evaluated and saved
 //
-// From frozen on no update is made. From still on no gradient counts any more.
+// From frozen on no update is made. From still on no gradient is accepted.
 //
-// A member that is told to end says so and works on, until it is let go. So a job all of whose processes are told at
-// once, as schedulers do, is whole when it is saved. Muster lets members go that have waited, or ends the job if it
-// cannot go on without those that leave.
+// A member that must end reports it and keeps working until it is released. So a job in which all processes get the
+// signal at once, as schedulers do it, is complete when it is saved. Muster releases members that have waited, or ends the
+// job if it cannot continue without those that leave.
 package ending
 
 import (
@@ -27,62 +27,62 @@ import (
 )
 
 const (
-	// MusterTime is how long a member that was told to end is kept, because others may be told as well: schedulers tell
-	// the processes of a job one after the other, and those of other hosts a little later.
+	// MusterTime is how long a member that must end is kept, because others may have to end as well: schedulers
+	// signal the processes of a job one after the other, and those on other hosts a little later.
 	MusterTime = 2 * time.Second
 
-	// YieldTime is that for the process that coordinates, if others may take over. It is shorter, because those that are
-	// told next have the job saved when too few are left.
+	// YieldTime is the same for the process that coordinates, if others may take over. It is shorter, because the
+	// job is saved anyway when too few members are left.
 	YieldTime = 200 * time.Millisecond
 
-	// Signalled is the exit code from which on a process was ended by a signal.
+	// Signalled is the first exit code of processes that were ended by a signal.
 	Signalled = 128
 )
 
-// End is the end of a job. The zero value is a job that goes on.
+// End is the state of a job's end. The zero value is a job that continues.
 type End struct {
-	cause     error // nil: it was not told to end
+	cause     error // nil: the job need not end
 	until     time.Time
 	grace     time.Duration
-	asked     time.Time // for the buffers of the workers
+	asked     time.Time // when workers were asked for their buffers
 	collected bool
 	frozen    bool // the version that is saved is the last one
 	still     bool
-	over      bool // the checkpoint is written, or has failed, or none can be
+	over      bool // the checkpoint is written, has failed, or is impossible
 
 	wound bool // no worker is left
 	with  error
 
-	yields  error // why this process is to end, and others may coordinate
+	yields  error // why this process must end, if others may coordinate
 	yielded time.Time
 }
 
-// Facts is what the stages of an end depend on.
+// Facts is the state of the job that the stages of an end depend on.
 type Facts struct {
-	Saving    bool // it is being saved, or will be
-	Unsettled bool // where the parameters are, and of which version, is not known yet
+	Saving    bool // the job is being saved, or will be
+	Unsettled bool // the place or version of the parameters is not known yet
 	Survives  bool // the parameters outlive the workers
 	Saved     bool // the present version is saved
 	Buffers   bool // the model has buffers, which workers have
-	Collected bool // workers have sent theirs
+	Collected bool // workers have sent their buffers
 	Midway    bool // updates of the last batches are still to be made
 }
 
-// Step is what has to be done now.
+// Step is what must be done next.
 type Step uint8
 
 const (
 	Wait    Step = iota
 	Ask          // ask workers for their buffers
-	Curtail      // go on without the buffers of workers that have not sent them, then ask Next again
+	Curtail      // continue without the buffers of workers that have not sent them, then ask Next again
 	Freeze       // make no update any more, tell Froze, then ask Next again
 	Save         // write the checkpoint
 	Late         // the grace is over: the job ends without a checkpoint of its last updates
 	Over         // the job ends with Cause
 )
 
-// Tell tells the job to end with cause, or gives its end another one; then it reports false. saves says whether it can be
-// saved.
+// Tell ends the job with cause and returns true. If it is already ending, Tell only replaces the cause and returns false.
+// saves says whether the job can be saved.
 func (e *End) Tell(now time.Time, cause error, grace time.Duration, saves bool) bool {
 	if e.cause != nil {
 		e.cause = cause
@@ -92,23 +92,23 @@ func (e *End) Tell(now time.Time, cause error, grace time.Duration, saves bool) 
 	return true
 }
 
-// Cause is what the job was told to end with; nil: it was not.
+// Cause is the cause given to Tell; nil before.
 func (e *End) Cause() error { return e.cause }
 
-// Told says whether the job was told to end and may still be saved.
+// Told reports whether the job must end and may still be saved.
 func (e *End) Told() bool { return e.cause != nil && !e.over }
 
-// Frozen says whether no update is made any more. Still says whether no gradient counts any more.
+// Frozen reports whether no more updates are made. Still reports whether no more gradients are accepted.
 func (e *End) Frozen() bool { return e.frozen }
 func (e *End) Still() bool  { return e.still }
 
-// Froze takes that no update is made any more, and whether gradients count.
+// Froze records that no more updates are made. still says that no more gradients are accepted.
 func (e *End) Froze(still bool) { e.frozen, e.still = true, still }
 
-// Saved takes that the checkpoint is written, or has failed.
+// Saved records that the checkpoint is written, or has failed.
 func (e *End) Saved() { e.over = true }
 
-// Next is the next step. It is asked whenever something has come that the end waited for, and as time passes.
+// Next returns the next step. It is called after every event that the end waited for, and regularly.
 func (e *End) Next(now time.Time, f Facts) Step {
 	switch {
 	case e.cause == nil:
@@ -147,56 +147,56 @@ func (e *End) collect(now time.Time, collected bool) Step {
 	return Curtail
 }
 
-// Wind begins the end of a job without workers, with an error or nil. Wound says whether it has begun, and With is the
+// Wind begins the end of a job without workers, with an error or nil. Wound reports whether it has begun; With is the
 // error.
 func (e *End) Wind(with error) { e.wound, e.with = true, with }
 func (e *End) Wound() bool     { return e.wound }
 func (e *End) With() error     { return e.with }
 
-// Abandon takes that what the last worker had in hand is given up.
+// Abandon records that the last worker's unfinished work is discarded.
 func (e *End) Abandon() { e.still = true }
 
-// Member is a worker or a server, for Muster.
+// Member is the state of a worker or a server, for Muster.
 type Member struct {
 	Here    bool
-	Leaving time.Time // when it was told to end; zero: it was not
+	Leaving time.Time // when it reported that it must end; zero if it need not
 	Why     string
 	Holds   bool // a worker of a ring: it has the parameters. A server: it has shards
 	InRing  bool
-	Coming  bool // a server that has not come, and may still do
+	Coming  bool // a server that has not connected and still may
 }
 
-// Stays says whether a member is there and was not told to end.
+// Stays reports whether a member is connected and need not end.
 func (m Member) Stays() bool { return m.Here && m.Leaving.IsZero() }
 
 func (m Member) going() bool { return m.Here && !m.Leaving.IsZero() }
 
-// Job is what Muster must know of a job.
+// Job is the state of a job for Muster.
 type Job struct {
-	Sharded      bool
-	Settled      bool // the engine has nothing to find out
-	StopOnLoss   bool
-	AtOnce       bool // members that leave are not kept
-	Coordinators int  // servers of the lowest ranks that may coordinate
-	Least        int  // workers that the training needs; 0: it does not wait for others
-	Grace        time.Duration
-	Workers      []Member
-	Servers      []Member
-	Copies       Copies
+	Sharded       bool
+	Settled       bool // the engine waits for no reports
+	StopOnFailure bool
+	AtOnce        bool // members that leave are not kept
+	Coordinators  int  // servers of the lowest ranks that may coordinate
+	MinWorkers    int  // workers that the training needs; 0: it does not wait for more
+	Grace         time.Duration
+	Workers       []Member
+	Servers       []Member
+	Copies        Copies
 }
 
-// Copies are the copies of shards.
+// Copies has the copies of shards.
 type Copies interface {
 	On() bool
-	// Without returns a shard all of whose holders are gone or leave, and false if each shard has a holder.
+	// Without returns a shard without a holder that stays, and true; false if each shard has one.
 	Without(going func(server int) bool) (shard int, without bool)
 }
 
-// Yield takes that this process is to end with cause, and that others may coordinate.
+// Yield records that this process must end with cause, and that others may coordinate.
 func (e *End) Yield(now time.Time, cause error) { e.yields, e.yielded = cause, now }
 
-// Muster is one thing that follows from members that leave: [Stop], [Release] or [Hand]; nil: nothing. It is asked again
-// until nothing follows.
+// Muster returns one consequence of members that leave: [Stop], [Release] or [Hand], or nil. It is called again until it
+// returns nil.
 func (e *End) Muster(now time.Time, j *Job) any {
 	if e.cause != nil {
 		return nil
@@ -222,23 +222,23 @@ func (e *End) Muster(now time.Time, j *Job) any {
 }
 
 type (
-	// Stop ends the job, which cannot go on. Cause is that of this process, if it is to end as well.
+	// Stop ends the job, which cannot continue. Cause is that of this process, if it must end as well.
 	Stop struct {
 		Why   string
 		Cause error
 	}
-	// Release lets a member go.
+	// Release lets a member leave.
 	Release struct {
 		Server bool
 		Rank   int
 	}
-	// Hand hands the job over: others can go on with it.
+	// Hand hands the job over: others can continue it.
 	Hand struct{}
 )
 
-// retains says whether a worker of a ring that others may coordinate stays though it was told to end: no worker that
-// stays has the parameters yet, and of those that leave it is the one that was told last. The others are let go, so that
-// workers can come in their places and get the parameters from this one.
+// retains reports whether a ring worker stays although it must end, in a job with several coordinators: no worker that
+// stays has the parameters yet, and among those that leave it was the last to report. The others are released, so that
+// replacements can join and get the parameters from this one.
 func (j *Job) retains(w int) bool {
 	p := j.Workers[w]
 	if j.Sharded || j.Coordinators == 0 || !p.InRing {
@@ -253,13 +253,13 @@ func (j *Job) retains(w int) bool {
 	return !j.Settled || p.Holds
 }
 
-// deserted is why the job cannot go on without the members that leave; empty: it can.
+// deserted returns why the job cannot continue without the members that leave; empty if it can.
 //
-// It cannot without any worker (unless it waits for others), without a server that has shards of which no other has a
-// copy, and without more than half of the servers that may coordinate.
+// It cannot continue without any worker (unless it waits for more), without a server that has the only copy of a shard,
+// or without a majority of the servers that may coordinate.
 func (e *End) deserted(now time.Time, j *Job) string {
 	var why string
-	var last time.Time // when a worker was told
+	var last time.Time // when the last worker reported that it must end
 	for w, m := range j.Workers {
 		if m.going() {
 			if m.Leaving.After(last) {
@@ -270,23 +270,23 @@ func (e *End) deserted(now time.Time, j *Job) string {
 	}
 	switch {
 	case why == "":
-	case j.StopOnLoss:
+	case j.StopOnFailure:
 		return why + " (--on-failure stop)"
 	case slices.ContainsFunc(j.Workers, Member.Stays):
-	case !j.Sharded && j.Coordinators > 0: // one is kept until another worker has come, or there is just the time to save
+	case !j.Sharded && j.Coordinators > 0: // one is kept until another worker has joined, or only the time to save is left
 		if now.Sub(last) >= j.Grace/2 {
 			return why
 		}
-	case j.Least == 0 || !j.Sharded:
+	case j.MinWorkers == 0 || !j.Sharded:
 		return why
 	}
-	stay := 0 // of the servers that may coordinate
+	stay := 0 // servers that may coordinate
 	for rank, m := range j.Servers {
 		switch {
 		case rank < j.Coordinators && (m.Stays() || m.Coming):
 			stay++
 		case rank >= j.Coordinators && m.going() && m.Holds && !j.Copies.On():
-			return fmt.Sprintf("server %d was told to end, which has shards: %s", rank, m.Why)
+			return fmt.Sprintf("server %d has shards and was told to end: %s", rank, m.Why)
 		}
 	}
 	if slices.ContainsFunc(j.Servers, Member.going) {
@@ -299,14 +299,14 @@ func (e *End) deserted(now time.Time, j *Job) string {
 			stay--
 		}
 		if (e.yields != nil || slices.ContainsFunc(j.Servers[:k], Member.going)) && stay < k/2+1 {
-			return fmt.Sprintf("too many of those that may coordinate were told to end: %d of %d would stay", max(stay, 0), k)
+			return fmt.Sprintf("too many servers that may coordinate were told to end: %d of %d would stay", max(stay, 0), k)
 		}
 	}
 	return ""
 }
 
-// Farewell is the wait of a coordinator for the members of a job that is over: they have lost the coordinator before, and
-// are told how the job has ended when they come.
+// Farewell is a coordinator's wait for the members of a job that is over: they have lost the previous coordinator, and
+// get the result when they connect.
 type Farewell struct {
 	workers map[star.Worker]bool
 	servers map[int]bool
@@ -315,20 +315,20 @@ type Farewell struct {
 	grace   time.Duration
 }
 
-// NewFarewell waits for those that had a part in the job, as long as it takes to notice that a coordinator is lost
-// (unreachable), and grace longer.
-func NewFarewell(now time.Time, workers []star.Worker, seats map[int]int, unreachable, grace time.Duration) Farewell {
+// NewFarewell waits for the members that took part in the job, as long as it takes to notice that a coordinator is lost
+// (unreachable), and grace longer. shards has the servers with shards.
+func NewFarewell(now time.Time, workers []star.Worker, shards map[int]int, unreachable, grace time.Duration) Farewell {
 	f := Farewell{workers: map[star.Worker]bool{}, servers: map[int]bool{}, until: now.Add(unreachable + grace), grace: grace}
 	for _, w := range workers {
 		f.workers[w] = true
 	}
-	for s := range seats {
+	for s := range shards {
 		f.servers[s] = true
 	}
 	return f
 }
 
-// Came takes that a worker or a server has come.
+// Came records that a worker or a server has connected.
 func (f *Farewell) Came(server bool, rank int) {
 	if server {
 		delete(f.servers, rank)
@@ -337,15 +337,15 @@ func (f *Farewell) Came(server bool, rank int) {
 	}
 }
 
-// Noticed takes that a server has come that may coordinate: it has noticed that the coordinator is lost, and so have the
-// others. From the first one on only the grace is waited for.
+// Noticed records that a server has connected that may coordinate: it has noticed the loss of the coordinator, and so
+// have the others. After the first one the wait lasts only for the grace.
 func (f *Farewell) Noticed(now time.Time) {
 	if !f.noticed {
 		f.noticed, f.until = true, now.Add(f.grace)
 	}
 }
 
-// Until is when the wait ends. Over says whether it has ended.
+// Until is when the wait ends. Over reports whether it has ended.
 func (f *Farewell) Until() time.Time { return f.until }
 
 func (f *Farewell) Over(now time.Time) bool {

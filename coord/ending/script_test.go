@@ -25,7 +25,7 @@ func (c copies) Without(going func(int) bool) (int, bool) {
 	return shard, shard >= 0
 }
 
-// TestScripts runs the scripts in testdata. A command prints what the coordinator has to do, then the state where it has
+// TestScripts runs the scripts in testdata. A command prints what the coordinator has to do, then the state if it has
 // changed. Commands:
 //
 //	tell cause=why [grace=10] [cannot]      cannot: there is nothing that could be saved
@@ -39,7 +39,7 @@ func (c copies) Without(going func(int) bool) (int, bool) {
 //	farewell workers=(0) servers=(1), came worker=0, came server=1, noticed, waits
 //
 // Each command takes place after= seconds after the one before.
-// go test ./coord/ending -run Scripts -rewrite writes the answers again: read the diff.
+// go test ./coord/ending -run Scripts -rewrite updates the expected output: read the diff.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var (
@@ -94,8 +94,8 @@ func TestScripts(t *testing.T) {
 				e.Abandon()
 			case "job":
 				e = End{}
-				j = Job{Sharded: !d.HasArg("ring"), Settled: !d.HasArg("unsettled"), StopOnLoss: d.HasArg("stop"), AtOnce: d.HasArg("atonce"),
-					Coordinators: number("coordinators", 0), Least: number("least", 0), Grace: grace, Copies: copies{}}
+				j = Job{Sharded: !d.HasArg("ring"), Settled: !d.HasArg("unsettled"), StopOnFailure: d.HasArg("stop"), AtOnce: d.HasArg("atonce"),
+					Coordinators: number("coordinators", 0), MinWorkers: number("least", 0), Grace: grace, Copies: copies{}}
 				if d.HasArg("held") {
 					j.Copies = copies{numbers("held")}
 				}
@@ -134,11 +134,11 @@ func TestScripts(t *testing.T) {
 				for _, w := range numbers("workers") {
 					ws = append(ws, star.Worker(w))
 				}
-				seats := map[int]int{}
+				shards := map[int]int{}
 				for _, s := range numbers("servers") {
-					seats[s] = 1
+					shards[s] = 1
 				}
-				f = NewFarewell(now, ws, seats, 7*time.Second, 3*time.Second)
+				f = NewFarewell(now, ws, shards, 7*time.Second, 3*time.Second)
 			case "came":
 				if d.HasArg("server") {
 					f.Came(true, number("server", 0))

@@ -1,8 +1,8 @@
-// Package length says how long a job is, in samples, and what is worth a note about that. It is pure: its caller says
-// what the configuration and the programs of the workers want.
+// Package length determines the length of a job in samples, and warnings about it. It is pure: its caller passes the
+// configuration and what the workers' programs need.
 //
 //	Samples, Epochs, Steps ──► End: the first of them ──► Limit: where the engine ends the job
-//	                                                      (nowhere, where programs end it themselves)
+//	                                                      (none if programs end it themselves)
 package length
 
 import (
@@ -14,26 +14,26 @@ import (
 	"star/modes"
 )
 
-// Job is what the length of a job depends on.
+// Job has what the length of a job depends on.
 type Job struct {
 	// The job ends at the first of these. Zero: unset.
 	Samples int64
 	Epochs  float64
 	Steps   int64
 
-	By string // what says so; empty: nothing does, and the end is a default
+	By string // the setting that determines the end; empty if it is a default
 
-	Batch   int // samples of one worker in one iteration
-	Workers int // ranks
-	First   int // workers that the job should begin with
-	Plan    modes.Plan
+	Batch      int // samples of one worker in one iteration
+	MaxWorkers int // ranks
+	Workers    int // workers that the job should begin with
+	Plan       modes.Plan
 
 	Enrolled *session.Enrolment // of the first worker
-	Programs bool               // workers run programs of their own, with loops that may end sooner or later
+	Programs bool               // workers run their own programs, with loops that may end earlier or later
 }
 
-// End is the end of the job. It is rounded up to a whole sample, or down to a whole batch where programs leave out an
-// incomplete one. round is the samples of one iteration of all workers that the job should begin with.
+// End is the end of the job in samples. It is rounded up to a whole sample, or down to a whole batch if programs drop an
+// incomplete one. round is the samples of one iteration of all workers with which the job should begin.
 func (j *Job) End(round int64) int64 {
 	end := int64(math.MaxInt64)
 	for _, e := range []float64{float64(j.Samples), j.Epochs * float64(j.Enrolled.Samples), float64(j.Steps) * float64(round)} {
@@ -47,50 +47,50 @@ func (j *Job) End(round int64) int64 {
 	return end
 }
 
-// Limit is the samples at which the engine ends the job under a plan. Programs whose gradients are exchanged end it
-// themselves.
+// Limit is the number of samples at which the engine ends the job under a plan. Programs that exchange gradients
+// themselves end it themselves.
 func (j *Job) Limit(p modes.Plan) int64 {
 	if j.Enrolled.Exchange {
 		return math.MaxInt64
 	}
-	return j.End(engine.Round(p, j.Batch, j.First))
+	return j.End(engine.Round(p, j.Batch, j.Workers))
 }
 
-// Expected is the samples of the whole job: the limit of the engine, or, of a job without one, the configured end.
+// Expected is the number of samples of the whole job: the limit of the engine or, without one, the configured end.
 func (j *Job) Expected(limit int64) int64 {
 	if limit < math.MaxInt64 {
 		return limit
 	}
-	return j.End(engine.Round(j.Plan, j.Batch, j.First))
+	return j.End(engine.Round(j.Plan, j.Batch, j.Workers))
 }
 
-// few is a number of rounds in which next to nothing is learned. With --steps the user has asked for them.
+// few is a number of rounds that train next to nothing. With --steps the user has chosen it.
 const few = 10
 
-// Loops says what becomes of loops of programs that are longer or shorter than the job.
-const Loops = "then the loops over star.loader get no more batches; if all loops end before, the job ends with them"
+// Loops describes the end of program loops that are longer or shorter than the job.
+const Loops = "then the loops over star.loader get no more batches; if all loops end earlier, the job ends with them"
 
-// Notes says what the numbers of the result of a job will not say: that little or nothing is left to train, and why.
-// used and limit are those of the engine when the training begins, and p is its plan.
+// Notes returns warnings that the numbers in the job's result do not show: that little or nothing is left to train, and
+// why. used and limit are those of the engine when the training begins, and p is its plan.
 func (j *Job) Notes(used, limit int64, p modes.Plan) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if used >= limit {
-		note("nothing is left to train: %d samples are applied, and the job ends at %d (--epochs, --samples, --steps); what is there is evaluated", used, limit)
+		note("nothing is left to train: %d samples are applied, and the job ends at %d (--epochs, --samples, --steps); the present parameters are evaluated", used, limit)
 		return notes
 	}
 	switch {
 	case !j.limits(limit):
 	case j.By == "":
-		note("the job makes %.4g epochs, a default: neither star.loader(epochs=…) nor --epochs, --steps or --samples says how many; %s", j.epochs(limit), Loops)
+		note("the job makes %.4g epochs, a default: none of star.loader(epochs=…), --epochs, --steps and --samples is set; %s", j.epochs(limit), Loops)
 	case !j.agree(limit):
-		note("the job makes %.4g epochs (%s), and the program says %.4g (star.loader); %s", j.epochs(limit), j.By, j.Enrolled.Epochs, Loops)
+		note("the job makes %.4g epochs (%s), but the program has %.4g (star.loader); %s", j.epochs(limit), j.By, j.Enrolled.Epochs, Loops)
 	}
 	if int64(j.Batch) > j.Enrolled.Samples {
-		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", j.Batch, j.Enrolled.Samples)
+		note("a mini-batch of %d samples (--batch) is larger than the data set of %d samples: it contains samples several times", j.Batch, j.Enrolled.Samples)
 	}
-	round, how := engine.Round(p, j.Batch, j.First), "--batch"
+	round, how := engine.Round(p, j.Batch, j.Workers), "--batch"
 	if k := p.Local; k > 1 {
-		round, how = round*int64(k), fmt.Sprintf("%d steps of each worker by itself, as --baseline says, and --batch", k)
+		round, how = round*int64(k), fmt.Sprintf("%d local steps of each worker (--baseline), and --batch", k)
 	}
 	if n := limit / round; n < few && (j.Steps == 0 || n != j.Steps) {
 		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(limit)/float64(round), round, how, limit)
@@ -98,22 +98,22 @@ func (j *Job) Notes(used, limit int64, p modes.Plan) (notes []string) {
 	return notes
 }
 
-// Set is how many epochs a job of programs makes, where they and the configuration agree. A loop that counts for
-// itself does not know.
+// Set returns the number of epochs of a job of programs, if they and the configuration agree. A loop that counts by
+// itself has no number.
 func (j *Job) Set(used, limit int64) (epochs float64, ok bool) {
 	return j.epochs(limit), used < limit && j.limits(limit) && j.By != "" && j.agree(limit)
 }
 
-// agree says whether the program says as many epochs as the job makes, or nothing.
+// agree reports whether the program has the number of epochs that the job makes, or none.
 func (j *Job) agree(limit int64) bool {
-	near := float64(j.Batch*j.Workers) / float64(j.Enrolled.Samples)
+	near := float64(j.Batch*j.MaxWorkers) / float64(j.Enrolled.Samples)
 	return j.Enrolled.Epochs <= 0 || math.Abs(j.epochs(limit)-j.Enrolled.Epochs) <= near
 }
 
 func (j *Job) epochs(limit int64) float64 { return float64(limit) / float64(j.Enrolled.Samples) }
 
-// limits says whether the job may end before or after the loops of its programs do. It does not with built-in models,
-// and where a program ends the job itself.
+// limits reports whether the job may end before or after its programs' loops. It may not with built-in models, and if a
+// program ends the job itself.
 func (j *Job) limits(limit int64) bool {
 	return j.Programs && j.Enrolled.Batch != 0 && limit != math.MaxInt64
 }

@@ -9,7 +9,7 @@ import (
 	"star/modes"
 )
 
-// The job ends at the first of its ends; a program that leaves out incomplete batches has it end with a whole one.
+// The job ends at the first of its limits, rounded to a whole batch for a program that drops incomplete ones.
 func TestLimit(t *testing.T) {
 	for _, c := range []struct {
 		job  Job
@@ -23,20 +23,20 @@ func TestLimit(t *testing.T) {
 		{Job{Steps: 1 << 62}, session.Enrolment{DropLast: true}, math.MaxInt64},
 		{Job{Steps: 3}, session.Enrolment{Exchange: true}, math.MaxInt64},
 	} {
-		c.job.Batch, c.job.Workers, c.job.First, c.job.Plan = 4, 2, 2, modes.SSGD(2)
+		c.job.Batch, c.job.MaxWorkers, c.job.Workers, c.job.Plan = 4, 2, 2, modes.SSGD(2)
 		c.data.Samples = 40
 		c.job.Enrolled = &c.data
 		if got := c.job.Limit(c.job.Plan); got != c.want {
 			t.Errorf("%+v, %+v: %d, want %d", c.job, c.data, got, c.want)
 		}
 	}
-	j := Job{Steps: 3, Batch: 4, Workers: 2, First: 2, Plan: modes.SSGD(2), Enrolled: &session.Enrolment{Samples: 40}}
+	j := Job{Steps: 3, Batch: 4, MaxWorkers: 2, Workers: 2, Plan: modes.SSGD(2), Enrolled: &session.Enrolment{Samples: 40}}
 	if j.Expected(math.MaxInt64) != 24 || j.Expected(9) != 9 {
 		t.Errorf("expected: %d and %d", j.Expected(math.MaxInt64), j.Expected(9))
 	}
 }
 
-// What a result would not say is noted, and a job of programs says once how long it is.
+// Warnings report what the result does not show; a job of programs logs its length once.
 func TestNotes(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -47,19 +47,19 @@ func TestNotes(t *testing.T) {
 	}{
 		{"an ordinary job", func(*Job) {}, 0, 4000, nil, false},
 		{"nothing is left", func(*Job) {}, 4000, 4000, []string{"nothing is left to train"}, false},
-		{"a large batch", func(j *Job) { j.Enrolled.Samples = 3 }, 0, 4000, []string{"more than the data set has, 3"}, false},
+		{"a large batch", func(j *Job) { j.Enrolled.Samples = 3 }, 0, 4000, []string{"larger than the data set of 3"}, false},
 		{"few rounds", func(*Job) {}, 0, 72, []string{"over after 9 rounds"}, false},
 		{"few, as asked for", func(j *Job) { j.Steps = 9 }, 0, 72, nil, false},
-		{"local steps", func(j *Job) { j.Plan.Local = 5 }, 0, 360, []string{"5 steps of each worker"}, false},
+		{"local steps", func(j *Job) { j.Plan.Local = 5 }, 0, 360, []string{"5 local steps of each worker"}, false},
 		{"a program", func(j *Job) { j.Programs, j.Enrolled.Batch, j.By = true, 4, "--epochs" }, 0, 4000, nil, true},
 		{"that agrees", func(j *Job) { j.Programs, j.Enrolled.Batch, j.By, j.Enrolled.Epochs = true, 4, "--epochs", 100.1 }, 0, 4000, nil, true},
 		{"that says otherwise", func(j *Job) { j.Programs, j.Enrolled.Batch, j.By, j.Enrolled.Epochs = true, 4, "--epochs", 101 }, 0, 4000,
-			[]string{"100 epochs (--epochs), and the program says 101"}, false},
+			[]string{"100 epochs (--epochs), but the program has 101"}, false},
 		{"a default", func(j *Job) { j.Programs, j.Enrolled.Batch = true, 4 }, 0, 4000, []string{"100 epochs, a default"}, false},
 		{"a program that ends the job", func(j *Job) { j.Programs, j.Enrolled.Batch = true, 4 }, 0, math.MaxInt64, nil, false},
 		{"a built-in model", func(j *Job) { j.Programs = true }, 0, 4000, nil, false},
 	} {
-		j := Job{Batch: 4, Workers: 2, First: 2, Plan: modes.SSGD(2), Enrolled: &session.Enrolment{Samples: 40}}
+		j := Job{Batch: 4, MaxWorkers: 2, Workers: 2, Plan: modes.SSGD(2), Enrolled: &session.Enrolment{Samples: 40}}
 		c.change(&j)
 		notes := j.Notes(c.used, c.limit, j.Plan)
 		ok := len(notes) == len(c.want)

@@ -12,13 +12,13 @@ import (
 	"star/transport/wire"
 )
 
-// ParseEnrolment reads the payload of a worker's Hello h, and holds it against what that says. The
-// layout of a first worker reaches all servers, the writer of checkpoints and the codecs, so what
-// it claims is checked here, once. An error is what the worker is refused with, exit code 78.
+// ParseEnrolment reads the payload of a worker's Hello h and checks it against h. The layout of the first worker is used
+// by all servers, the writer of checkpoints and the codecs, so it is checked here, once. The error is the reason for the
+// worker's rejection, with exit code 78.
 func ParseEnrolment(h wire.Hello, payload []byte) (session.Enrolment, error) {
 	var e session.Enrolment
 	if err := json.Unmarshal(payload, &e); err != nil {
-		return session.Enrolment{}, fmt.Errorf("the enrolment of the worker is not the JSON it should be: %w", err)
+		return session.Enrolment{}, fmt.Errorf("the enrolment of the worker is not valid JSON: %w", err)
 	}
 	if e.Samples < 0 || e.Tests < 0 {
 		return session.Enrolment{}, fmt.Errorf("the enrolment of the worker counts %d samples and %d tests", e.Samples, e.Tests)
@@ -40,21 +40,20 @@ func ParseEnrolment(h wire.Hello, payload []byte) (session.Enrolment, error) {
 	return e, nil
 }
 
-// otherData says how the data of two members differ, or is empty. What one of them does not know
-// cannot differ. A digest that is not known is not compared: a program in another language may have
-// none.
+// otherData describes how the data of two members differ, or returns "". Unknown digests are not compared: a program in
+// another language may have none.
 func otherData(e, first *session.Enrolment) string {
 	switch {
 	case e.Samples != first.Samples || e.Data != first.Data:
 		return fmt.Sprintf("%.100s with %d samples, not %.100s with %d", e.Data, e.Samples, first.Data, first.Samples)
 	case e.Digest != first.Digest && e.Digest != "" && first.Digest != "":
-		return fmt.Sprintf("%.100s with %d samples and the digest %.32s, not %.32s: other contents of the same name and size", e.Data, e.Samples, e.Digest, first.Digest)
+		return fmt.Sprintf("%.100s with %d samples and the digest %.32s, not %.32s: other contents with the same name and size", e.Data, e.Samples, e.Digest, first.Digest)
 	}
 	return ""
 }
 
-// follow says whether tensors lie one after the other in n words, as package dtype says. There may be none of
-// them: then nothing has a name.
+// follow returns an error unless the tensors follow one another without gaps in n words, as package dtype defines it. An
+// empty list is valid: then the parameters have no names.
 func follow(tensors []session.Tensor, n int64) error {
 	at := int64(0)
 	for _, t := range tensors {
@@ -79,19 +78,19 @@ func follow(tensors []session.Tensor, n int64) error {
 	return nil
 }
 
-// otherTensor names the first tensor that is not as first has it; empty: all are.
+// otherTensor describes the first tensor of e that differs from first's; empty if none does.
 func otherTensor(e, first *session.Enrolment) string {
 	return cmp.Or(otherOf(e.Layout, first.Layout), otherOf(e.Buffers, first.Buffers))
 }
 
-// otherOf names the first tensor of mine that differs from theirs; empty: none does.
+// otherOf describes the first tensor of mine that differs from theirs; empty if none does.
 func otherOf(mine, theirs []session.Tensor) string {
 	for i := range max(len(mine), len(theirs)) {
 		switch {
 		case i >= len(mine):
-			return fmt.Sprintf("; the job's has %s %v, this one has not", theirs[i].Name, theirs[i].Shape)
+			return fmt.Sprintf("; the job has %s %v, this worker does not", theirs[i].Name, theirs[i].Shape)
 		case i >= len(theirs):
-			return fmt.Sprintf("; this one has %s %v, the job's has not", mine[i].Name, mine[i].Shape)
+			return fmt.Sprintf("; this worker has %s %v, the job does not", mine[i].Name, mine[i].Shape)
 		case mine[i].Name == theirs[i].Name && cmp.Or(mine[i].DType, dtype.F32) != cmp.Or(theirs[i].DType, dtype.F32):
 			return fmt.Sprintf("; %s is %s, in the job %s", mine[i].Name, cmp.Or(mine[i].DType, dtype.F32), cmp.Or(theirs[i].DType, dtype.F32))
 		case mine[i].Name != theirs[i].Name || !slices.Equal(mine[i].Shape, theirs[i].Shape):

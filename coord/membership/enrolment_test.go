@@ -15,8 +15,8 @@ func TestParseEnrolment(t *testing.T) {
 		{"nothing has a name", `{"data":"d","samples":5}`, ""},
 		{"all of it", `{"layout":[{"name":"a","shape":[2,3],"offset":0},{"name":"none","shape":[0],"offset":6},{"name":"b","shape":[4],"offset":6}],"buffers":[{"name":"m","shape":[3],"offset":0}],"data":"d","samples":5}`, ""},
 		{"one number", `{"layout":[{"name":"a","shape":[9],"offset":0},{"name":"b","shape":[],"offset":9}]}`, ""},
-		{"no JSON", `{"layout":`, "not the JSON"},
-		{"a wrong type", `{"layout":{"a":1}}`, "not the JSON"},
+		{"no JSON", `{"layout":`, "not valid JSON"},
+		{"a wrong type", `{"layout":{"a":1}}`, "not valid JSON"},
 		{"negative samples", `{"samples":-1}`, "-1 samples"},
 		{"negative tests", `{"samples":1,"tests":-2}`, "-2 tests"},
 		{"a gap", `{"layout":[{"name":"a","shape":[5],"offset":0},{"name":"b","shape":[4],"offset":6}]}`, `"b" of 4 elements is at 6, expected it at 5`},
@@ -35,7 +35,7 @@ func TestParseEnrolment(t *testing.T) {
 	}
 }
 
-// What a worker says of its model is refused or means the same to everybody who gets it passed on.
+// An enrolment is rejected or means the same to every process that receives it.
 func FuzzEnrolment(f *testing.F) {
 	f.Add(int64(10), int64(3), []byte(`{"layout":[{"name":"a","shape":[2,5],"offset":0}],"buffers":[{"name":"m","shape":[3],"offset":0}],"data":"d","samples":5,"tests":1,"rule":"r"}`))
 	f.Add(int64(0), int64(0), []byte(`{"samples":-1}`))

@@ -19,7 +19,7 @@ import (
 	"star/transport/wire"
 )
 
-// TestScripts runs the scripts in testdata, each with machines of its own. Commands:
+// TestScripts runs the scripts in testdata, each with its own state. Commands:
 //
 //	first, check [yields]                the first worker enrols; may this one take part?
 //	judge                                may this validator?
@@ -47,7 +47,7 @@ import (
 // A worker has hash=h1 params=10 buffers=0 model=net, samples=40 data=d digest= batch=0 epochs=0 turns=0 optimizer=,
 // told=MODEL, and the flags whole, drop-last and exchange. Rules are resume-hash=, resume-plain=, resume-samples= and
 // max=. An underscore is a blank.
-// go test ./coord/membership -run Scripts -rewrite writes the answers again: read the diff.
+// go test ./coord/membership -run Scripts -rewrite updates the expected output: read the diff.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		s := new(script)
@@ -198,13 +198,13 @@ func (a args) numbers(key string) (ns []int) {
 	return ns
 }
 
-// rank does what a command about ranks asks for.
+// rank runs the commands about ranks.
 func (s *script) rank(a args, out *strings.Builder) {
 	m, w := &s.members, a.number("w", 0)
 	switch a.d.Cmd {
 	case "members":
 		n := a.number("workers", 3)
-		size := Size{Workers: n, First: a.number("first", n), Least: a.number("least", 0)}
+		size := Size{MaxWorkers: n, Workers: a.number("first", n), MinWorkers: a.number("least", 0)}
 		if err := size.Check(); err != nil {
 			fmt.Fprintln(out, err)
 			return
@@ -262,7 +262,7 @@ func (s *script) rank(a args, out *strings.Builder) {
 	fmt.Fprintf(out, "enough %v, wanting %d, count %d\n", m.Enough(), m.Wanting(), m.Count())
 }
 
-// size does what a command about a shortage asks for.
+// size runs the commands about a shortage.
 func (s *script) size(a args, out *strings.Builder) {
 	d, at := &s.shortage, time.Unix(0, 0).Add(time.Duration(a.number("at", 0))*time.Second)
 	orders := func(what string, os []engine.Ready) {

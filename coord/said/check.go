@@ -12,24 +12,24 @@ import (
 	"star/transport/wire"
 )
 
-// slack is how far the clock of a member may be ahead: hosts sleep. Times in records are durations by the member's
-// clock, which may have jumped while they were measured.
+// slack is how far a member's clock may be ahead: hosts sleep. Times in records are durations by the member's clock, which
+// may have jumped during the measurement.
 const slack = time.Hour
 
 // largest32 is the square of the largest float32: no element of a vector adds more to the square of its norm.
 const largest32 = math.MaxFloat32 * math.MaxFloat32
 
-// Speaker is what the coordinator knows of the sender of a message. Fields after Rank are those of a worker.
+// Speaker describes the sender of a message. Fields after Rank are those of a worker.
 type Speaker struct {
 	Role     string // wire.RoleWorker and others
 	Rank     int
 	Welcomed bool
 	Joined   bool
-	Late     bool   // it came to a job that has begun and has no part in it yet
-	Codec    string // of its gradients; empty: none
+	Late     bool   // came to a job that has begun and takes no part yet
+	Codec    string // of its gradients; empty without one
 }
 
-// View is what the coordinator knows of the job.
+// View describes the job.
 type View struct {
 	Elapsed         time.Duration // since the run began
 	Engine          Engine        // nil before the training begins
@@ -39,7 +39,7 @@ type View struct {
 	Tests           int64         // samples of an evaluation, at least 1
 
 	Shards []wire.ShardInfo
-	Hosts  map[[2]int]bool // by server and shard: the server has the shard, had it, or is to get it
+	Hosts  map[[2]int]bool // by server and shard: the server has, had or will get the shard
 
 	Move        int64 // number of the newest move
 	Eval        int64 // number of the newest evaluation; math.MaxInt64 if it is unknown
@@ -47,16 +47,16 @@ type View struct {
 	Replaceable bool  // another process can take over
 }
 
-// Engine is the part of the engine that messages are compared with.
+// Engine is the part of the engine that Check uses.
 type Engine interface {
 	View() engine.View
 }
 
-// Check says why a member may not say m; nil: it may. The error is for the log and for the member, which ends with exit
-// code 78. Messages about a step or a ring are checked further by the engine.
+// Check returns why a member may not send m; nil if it may. The error is for the log and for the member, which ends with
+// exit code 78. The engine checks messages about a step or a ring further.
 func Check(m *Message, from Speaker, v *View) error {
 	if w, ok := m.speaker(); ok && int(w) != from.Rank && from.Role != wire.RoleServer {
-		return fmt.Errorf("%v of worker %d, which it is not", m.Kind, w)
+		return fmt.Errorf("%v for worker %d, which is not its rank", m.Kind, w)
 	}
 	switch from.Role {
 	case wire.RoleServer:
@@ -67,8 +67,8 @@ func Check(m *Message, from Speaker, v *View) error {
 	return nil
 }
 
-// speaker is the worker that a message names as its sender. It reports false for a message that names none: heartbeats,
-// and reports of servers on shards.
+// speaker is the worker that a message names as its sender. It returns false for a message without one: heartbeats, and
+// reports of servers on shards.
 func (m *Message) speaker() (w star.Worker, ok bool) {
 	switch m.Kind {
 	case wire.KindJoined:
@@ -97,7 +97,7 @@ func (m *Message) speaker() (w star.Worker, ok bool) {
 	return 0, false
 }
 
-// worker checks a message of a worker: what would do harm before it reaches the engine, or never reaches it.
+// worker checks a worker's message for what would do harm before it reaches the engine, or never reaches it.
 func (v *View) worker(from *Speaker, e *Message) error {
 	switch e.Kind {
 	case wire.KindJoined:
@@ -113,14 +113,14 @@ func (v *View) worker(from *Speaker, e *Message) error {
 	}
 	switch {
 	case from.Late:
-		return fmt.Errorf("unexpected frame %v from a worker that has no part in the job yet", e.Kind)
+		return fmt.Errorf("unexpected frame %v from a worker that takes no part in the job yet", e.Kind)
 	case e.Kind == wire.KindCompression: // of the first codec, before the start
 		m := &e.Compression
 		known := func(r rune) bool {
 			return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || strings.ContainsRune("-=.", r)
 		}
 		if from.Codec == "" || m.Codec == "" || strings.ContainsFunc(m.Codec, func(r rune) bool { return !known(r) }) {
-			return fmt.Errorf("compression %.40q of a worker that came with %q (--compress)", m.Codec, from.Codec)
+			return fmt.Errorf("compression %.40q from a worker that enrolled with %q (--compress)", m.Codec, from.Codec)
 		}
 		return v.past("compression", m.Version)
 	case v.Engine == nil:
@@ -137,13 +137,13 @@ func (v *View) worker(from *Speaker, e *Message) error {
 		m := &e.Poison
 		switch own := int(m.Worker) == from.Rank; {
 		case !own && !v.carries(star.Worker(from.Rank), m.Worker):
-			return fmt.Errorf("poison of worker %d, for which it does not speak", m.Worker)
+			return fmt.Errorf("poison of worker %d, for which it does not report", m.Worker)
 		case m.Shard != -1:
-			return fmt.Errorf("poison of shard %d, which a worker has not", m.Shard)
+			return fmt.Errorf("poison of shard %d: workers have no shards", m.Shard)
 		case own && m.Step > v.Engine.View().Worker(m.Worker).Step+engine.RingAhead:
-			return fmt.Errorf("poison of step %d, and it is at step %d", m.Step, v.Engine.View().Worker(m.Worker).Step)
+			return fmt.Errorf("poison of step %d, but it is at step %d", m.Step, v.Engine.View().Worker(m.Worker).Step)
 		case math.Abs(m.Value) > largest32:
-			return fmt.Errorf("poison of the value %g", m.Value)
+			return fmt.Errorf("poison with the value %g", m.Value)
 		}
 	}
 	return nil
@@ -157,21 +157,21 @@ func (v *View) carries(member, rider star.Worker) bool {
 	return ok && ring.Carries(member, rider)
 }
 
-// past rejects the report of an event at a version that is still to come. A member of a ring may report a round that
-// was granted before it is complete, so the newest version is the newest that any worker may have been given.
+// past rejects a report about a version that does not exist yet. A ring member may report a granted round before it is
+// complete, so the newest version is the newest that any worker may have been granted.
 func (v *View) past(what string, version int64) error {
 	newest := v.Resumed
 	if v.Engine != nil {
 		newest = v.Engine.View().Next
 	}
 	if version > newest {
-		return fmt.Errorf("%s at version %d of the parameters, and the newest is %d", what, version, newest)
+		return fmt.Errorf("%s at version %d of the parameters, but the newest is %d", what, version, newest)
 	}
 	return nil
 }
 
-// possible rejects a record that its worker cannot have measured. The bounds are far above what an honest worker could
-// measure, and low enough that sums and squares of the values stay finite.
+// possible rejects a record that its worker cannot have measured. The limits are far above what a correct worker measures,
+// and low enough that sums and squares of the values stay finite.
 func (v *View) possible(r *star.Record) error {
 	most := v.Elapsed + slack
 	for _, d := range []struct {
@@ -186,7 +186,7 @@ func (v *View) possible(r *star.Record) error {
 				d.name, d.is, v.Elapsed.Round(time.Second))
 		}
 	}
-	// An iteration exchanges the model, many times.
+	// An iteration may exchange the model many times.
 	bytes := float64(64*(int64(v.Workers)+2)*(v.Params+v.Buffers)) + 1<<30
 	for _, f := range []struct {
 		name      string
@@ -218,9 +218,9 @@ func (v *View) evaluable(e *wire.EvalResult) error {
 	const each = 1 << 20 // predictions of one sample, such as the characters of a text
 	switch {
 	case e.Correct < 0 || e.Correct > e.Count:
-		return fmt.Errorf("%d predictions of %d are right", e.Correct, e.Count)
+		return fmt.Errorf("%d of %d predictions are right", e.Correct, e.Count)
 	case e.Count/each > v.Tests:
-		return fmt.Errorf("%d predictions of %d samples", e.Count, v.Tests)
+		return fmt.Errorf("%d predictions for %d samples", e.Count, v.Tests)
 	case math.IsInf(e.LossSum, 0) || math.Abs(e.LossSum) > float64(max(e.Count, 1))*math.MaxFloat32:
 		return fmt.Errorf("a loss of %g in %d predictions", e.LossSum, e.Count)
 	case e.Took < 0 || e.Took > v.Elapsed+slack:
@@ -232,16 +232,16 @@ func (v *View) evaluable(e *wire.EvalResult) error {
 	return v.past("evaluated", e.Version)
 }
 
-// asked rejects the number of an evaluation that is still to come.
+// asked rejects the number of an evaluation that has not begun.
 func (v *View) asked(eval int64) error {
 	if eval > v.Eval {
-		return fmt.Errorf("evaluation %d, and the last one was %d", eval, v.Eval)
+		return fmt.Errorf("evaluation %d, but the last one was %d", eval, v.Eval)
 	}
 	return nil
 }
 
-// server checks a message of a server, which speaks for shards that it has. A squared norm may be infinite, because the
-// gradient may be; a finite one is at most what a slice of that length can have.
+// server checks a message of a server, which reports on its shards. A squared norm may be infinite, because the gradient
+// may be; a finite one is at most the maximum for a slice of that length.
 func (v *View) server(rank int, e *Message) error {
 	switch e.Kind {
 	case wire.KindReady:
@@ -271,7 +271,7 @@ func (v *View) server(rank int, e *Message) error {
 			return fmt.Errorf("a norm with the square %g", m.Sum2)
 		}
 		if v.Engine != nil && m.Seq > v.Engine.View().Seq {
-			return fmt.Errorf("a norm for fire %d, and the last one is %d", m.Seq, v.Engine.View().Seq)
+			return fmt.Errorf("a norm for fire %d, but the last one is %d", m.Seq, v.Engine.View().Seq)
 		}
 	case wire.KindSaved:
 		return v.speaksFor(rank, e.Kind, e.Saved.Shard)
@@ -286,7 +286,7 @@ func (v *View) server(rank int, e *Message) error {
 	case wire.KindMoved:
 		m := &e.Moved
 		if m.Move < 1 || m.Move > v.Move {
-			return fmt.Errorf("a move %d, of %d", m.Move, v.Move)
+			return fmt.Errorf("a move %d of %d", m.Move, v.Move)
 		}
 		if v.Engine != nil {
 			return v.past("a shard has moved", m.Version)
@@ -299,15 +299,15 @@ func (v *View) server(rank int, e *Message) error {
 	return nil
 }
 
-// speaksFor rejects the report of a server on a shard that it never had and was not to get. A report on a shard that it
-// had may have been on its way. A coordinator that takes copies over does not know which servers had copies before; it
+// speaksFor rejects a server's report on a shard that it never had and was not to get. A report on a shard that it had
+// before may have been in flight. After a takeover the coordinator does not know which servers had copies before; it
 // ignores reports on copies that do not count.
 func (v *View) speaksFor(rank int, kind wire.Kind, shard int) error {
 	if shard < 0 || shard >= len(v.Shards) {
-		return fmt.Errorf("%v of shard %d, of %d", kind, shard, len(v.Shards))
+		return fmt.Errorf("%v for shard %d of %d", kind, shard, len(v.Shards))
 	}
 	if !v.Hosts[[2]int{rank, shard}] && (!v.Copies || !v.Replaceable) {
-		return fmt.Errorf("%v of shard %d, which it has not", kind, shard)
+		return fmt.Errorf("%v for shard %d, which it does not have", kind, shard)
 	}
 	return nil
 }

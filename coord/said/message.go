@@ -17,9 +17,9 @@ import (
 	"star/transport/wire"
 )
 
-// Message is one parsed frame. What members say in every iteration has a field of its own, so that a Message is passed
-// on without an allocation. All else is behind one pointer, which keeps a Message small: it is copied several times and
-// waits in a queue of thousands.
+// Message is one parsed frame. Messages of every iteration have their own fields, so that a Message is passed on without
+// an allocation. The others are behind one pointer, which keeps a Message small: it is copied several times and waits in a
+// queue of thousands.
 type Message struct {
 	Kind     wire.Kind
 	Payload  []byte
@@ -28,10 +28,10 @@ type Message struct {
 	Norm     wire.Norm
 	Tally    wire.Tally
 	Computed wire.Computed
-	*Seldom  // nil where Kind is one of the above, Ping or Pong
+	*Seldom  // nil if Kind is one of the above, Ping or Pong
 }
 
-// Seldom has one field for each of the other kinds. The one of Message.Kind is set.
+// Seldom has one field for each of the other kinds. The field of Message.Kind is set.
 type Seldom struct {
 	Hello       wire.Hello
 	Ready       wire.Ready
@@ -66,11 +66,11 @@ func often(k wire.Kind) bool {
 // model, norm bins, part descriptions.
 const MaxPayload = 64 << 20
 
-// payloadTime is how long one payload may take, and a second more for each MiB.
+// payloadTime is the limit for receiving a payload, plus one second for each MiB.
 const payloadTime = 30 * time.Second
 
-// Read takes one frame of a member and parses it. The connection must be closed after an error, which is: a frame that
-// members do not send, a payload that its kind does not have, one above MaxPayload, or one that comes too late.
+// Read receives one frame of a member and parses it. Errors: a frame that members do not send, a payload for a kind that
+// has none, a payload above MaxPayload, or a timeout. The connection must be closed after an error.
 func Read(conn transport.Conn) (m Message, err error) {
 	f, err := conn.Recv()
 	if err != nil {

@@ -98,7 +98,7 @@ func TestReadRejectsPayloads(t *testing.T) {
 	}
 }
 
-// replay is a connection that brings one frame again and again.
+// replay is a connection that returns one frame again and again.
 type replay struct {
 	transport.Conn
 	frame transport.Frame

@@ -1,7 +1,6 @@
-// Package session is a member's side of its connection to the coordinator: how a worker or a server
-// finds the coordinator, joins the job, receives orders, reports, and notices that the coordinator is
-// gone. It also has the types that both sides read and write beside the messages of the wire:
-// Enrolment, Tensor, Told and Stand. Package coord is the other side.
+// Package session is a member's side of its connection to the coordinator: how a worker or a server finds the coordinator,
+// joins the job, receives orders, sends reports, and notices that the coordinator is gone. It also has the types that both
+// sides use beside the messages of the wire: Enrolment, Tensor, Told and Stand. Package coord is the other side.
 //
 //	m, err := Join(ctx, MemberConfig{…})   // Hello ──► Welcome
 //	m.Beat()                               // Ping ──► Pong, until Close
@@ -10,7 +9,7 @@
 //	m.Leave(0, "finished")
 //	m.Close()
 //
-// Every error that ends the membership has the exit code that fits (package exitcode).
+// Every error that ends the membership has its exit code (package exitcode).
 package session
 
 import (
@@ -36,50 +35,57 @@ import (
 	"star/transport/wire"
 )
 
-// Unreachable is how long a host may be without an answer, for both sides. A lost packet is sent again after 0.2,
-// 0.6, 1.4, 3 and 6.2 s.
+// Unreachable is how long a host may fail to answer, for both sides. TCP repeats a lost packet after 0.2, 0.6, 1.4, 3
+// and 6.2 s.
 const Unreachable = 7 * time.Second
 
-// MemberConfig is how a worker or a server reaches the coordinator. Durations that are zero get
-// their defaults. Addr, Hello and Network are needed.
+// MemberConfig configures a worker's or a server's connection to the coordinator. Durations that are zero get their
+// defaults. Addr, Hello and Network are required.
 type MemberConfig struct {
 	Network transport.Network
 	Addr    string // of the coordinator
 	Hello   wire.Hello
 
-	// Addrs are the addresses of all processes that may coordinate, where there are several: they are tried
-	// in turn, and Addr is ignored.
+	// Addrs are the addresses of all processes that may coordinate, if there are several. They are tried in turn, and
+	// Addr is ignored.
 	Addrs []string
 
-	// Rejoins says that the job has begun, and this process has a part in it: its coordinator is lost,
-	// another one takes over. A process that does not answer soon is not the leader: the next is tried.
+	// Rejoins says that this process takes part in a job that has begun: its coordinator is lost and another one takes
+	// over. A process that does not answer soon is not the leader, and the next one is tried.
 	Rejoins bool
-	Enrol   *Enrolment // workers
+	Enrol   *Enrolment // nil for servers
 
-	// Reached is where others reach this process. It is asked at each try, because it may depend on
-	// the coordinator's name, which may not be known yet: an error means another try. Nil:
-	// Hello.Addr.
+	// Reached returns the address at which others reach this process. It is called at each try, because it may depend on
+	// the coordinator's name, which may not resolve yet: an error means another try. nil means Hello.Addr.
 	Reached func(context.Context) (string, error)
 
-	// Over returns where the end of the job is recorded, or an empty string if the job has not ended. Join
-	// calls it after each try that finds no coordinator, which may have ended before this process
-	// came. Nil: only the coordinator knows.
+	// Over returns where the end of the job is recorded, or an empty string if the job has not ended. Join calls it after
+	// each try that finds no coordinator, because the job may have ended before this process started. nil means that
+	// only the coordinator knows.
 	Over func() string
 
-	JoinTimeout time.Duration // zero means 2 min: names that do not resolve and refused connections are retried so long
+	// JoinTimeout limits the retries after names that do not resolve and refused connections. Zero means 2 min.
+	JoinTimeout time.Duration
+
 	SendTimeout time.Duration // zero means 10 s
-	DeadAfter   time.Duration // zero means 60 s: a coordinator that said nothing for so long is gone
-	Unreachable time.Duration // zero means 7 s: a coordinator whose host does not answer for so long is gone
-	Deserted    time.Duration // zero means 5 s: with Rejoins, the job is over where every address has refused connections for that time
-	Log         *slog.Logger
+	DeadAfter   time.Duration // silence after which the coordinator is gone; zero means 60 s
+
+	// Unreachable is how long the coordinator's host may fail to answer before the coordinator is gone. Zero means 7 s.
+	Unreachable time.Duration
+
+	// Deserted is, with Rejoins, how long every address must refuse connections before the job counts as over. Zero
+	// means 5 s.
+	Deserted time.Duration
+
+	Log *slog.Logger
 }
 
-// Member is one process's connection to the coordinator. Next may run beside the
-// other methods; those are safe from several goroutines.
+// Member is one process's connection to the coordinator. One goroutine may call Next or Order; the other methods are safe
+// for concurrent use.
 type Member struct {
 	Welcome wire.Welcome
-	Buffers []byte   // workers of a job that resumes: Model.Buffers to begin with, float32; else empty
-	Layout  []Tensor // servers, after Assignment: what the parameters are made of
+	Buffers []byte   // workers of a job that resumes: initial Model.Buffers, float32; otherwise empty
+	Layout  []Tensor // servers, after Assignment: the tensors of the parameters
 
 	Optimizer json.RawMessage // servers, after Assignment: Enrolment.Optimizer of the workers
 	Conn      transport.Conn
@@ -88,75 +94,75 @@ type Member struct {
 
 	mu sync.Mutex // writes to Conn
 
-	// silence counts the Beats since the coordinator was last heard of. It counts
-	// Beats and not seconds, because a process that was stopped has not listened.
+	// silence counts the Beats since the last message of the coordinator. It counts Beats and not seconds, because a
+	// process that was suspended cannot receive.
 	silence   atomic.Int32
 	listening atomic.Bool
-	deaf      atomic.Bool // the heartbeat gave the coordinator up
+	deaf      atomic.Bool // the heartbeat has given up
 
 	stop     chan struct{}
 	stopOnce sync.Once
 	beating  sync.WaitGroup
 }
 
-// LostError says that the coordinator is gone. Err says how that was noticed: the connection's
-// error, or for how long nothing was heard. Where there are several coordinators the member looks
-// for the next one; else its process ends with exit code 69.
+// LostError means that the coordinator is gone. Err is the connection's error, or for how long the coordinator was
+// silent. In a job with several coordinators the member looks for the next one; otherwise its process ends with exit
+// code 69.
 type LostError struct {
 	Addr string
 	Err  error
 }
 
-// Error names the coordinator and how its connection ended.
+// Error names the coordinator and the cause.
 func (e *LostError) Error() string {
 	return fmt.Sprintf("the coordinator at %s is lost: %v", e.Addr, e.Err)
 }
 
-// Unwrap gives how the connection ended, ExitCode that of a loss (69).
+// Unwrap returns the cause, ExitCode that of a loss (69).
 func (e *LostError) Unwrap() error { return e.Err }
 func (e *LostError) ExitCode() int { return exitcode.Lost }
 
-// JoinError says that a member could not join in time. Timeout is how long it was tried.
+// JoinError means that a member could not join within Timeout.
 type JoinError struct {
 	Addr    string
 	Timeout time.Duration
 	Err     error // of the last attempt
 }
 
-// Error says what was missing: the coordinator, or, where that can be reached, its Welcome.
+// Error says what was missing: the coordinator or, if it can be reached, its Welcome.
 func (e *JoinError) Error() string {
 	var open *transport.Error
 	if errors.As(e.Err, &open) && open.Op == "open" {
-		return fmt.Sprintf("could not join the job within %v (--join-timeout): %s can be reached, but does not welcome us: a star-ps of the job is missing, or this is not one (--coordinator)",
+		return fmt.Sprintf("could not join the job within %v (--join-timeout): %s can be reached but sends no welcome: a star-ps of the job is missing, or the address is not a star-ps (--coordinator)",
 			e.Timeout, e.Addr)
 	}
 	return fmt.Sprintf("could not join the job at %s within %v (--join-timeout): %v", e.Addr, e.Timeout, e.Err)
 }
 
-// Unwrap gives the last attempt's error, ExitCode that of a loss (69): the process may be started
-// again.
+// Unwrap returns the last attempt's error, ExitCode that of a loss (69): the process may be started again.
 func (e *JoinError) Unwrap() error { return e.Err }
 func (e *JoinError) ExitCode() int { return exitcode.Lost }
 
-// StrangerError says that another program listens at the coordinator's address.
+// StrangerError means that another program listens at the coordinator's address.
 type StrangerError struct {
 	Addr string
 	Err  error
 }
 
-// Error names the address and the setting that has it.
+// Error names the address and the setting for it.
 func (e *StrangerError) Error() string {
 	return fmt.Sprintf("no coordinator at %s: %v; --coordinator is the address of the job's star-ps of rank 0 (its --listen, not --http)", e.Addr, e.Err)
 }
 
-// Unwrap gives what the other program answered, ExitCode that of usage (2).
+// Unwrap returns the other program's answer, ExitCode that of usage (2).
 func (e *StrangerError) Unwrap() error { return e.Err }
 func (e *StrangerError) ExitCode() int { return exitcode.Usage }
 
-// DesertedError says that no process listens any more at the addresses where this one had a part in a job: the job has ended, or its coordinators have.
+// DesertedError means that no process listens any more at the addresses of a job in which this process took part: the
+// job has ended, or its coordinators have.
 type DesertedError struct {
 	Addrs string
-	For   time.Duration // for which every address has refused connections
+	For   time.Duration // how long every address has refused connections
 	Err   error         // of the last attempt
 }
 
@@ -165,30 +171,28 @@ func (e *DesertedError) Error() string {
 	return fmt.Sprintf("the job has ended, or all processes that coordinate it: no process has listened at %s for %v: %v", e.Addrs, e.For, e.Err)
 }
 
-// Unwrap gives the last attempt's error, ExitCode that of a loss (69).
+// Unwrap returns the last attempt's error, ExitCode that of a loss (69).
 func (e *DesertedError) Unwrap() error { return e.Err }
 func (e *DesertedError) ExitCode() int { return exitcode.Lost }
 
-// OverError says that the job was over, and done, when a process looked for its coordinator.
-type OverError struct{ Place string } // which says so: the coordinator's address, or a file
+// OverError means that the job had ended successfully when a process looked for its coordinator.
+type OverError struct{ Place string } // the source of this: the coordinator's address, or a file
 
-func (e *OverError) Error() string { return fmt.Sprintf("the job is over, says %s", e.Place) }
+func (e *OverError) Error() string { return fmt.Sprintf("the job is over according to %s", e.Place) }
 
 // ExitCode is that of success.
 func (e *OverError) ExitCode() int { return 0 }
 
-// Join connects to the coordinator and waits for its Welcome. Until the join
-// time-out it retries, with jittered exponential back-off, whatever may mend
-// itself: names that do not resolve yet, refused and broken connections. What the next try would
-// meet again is final: a refusal by the coordinator (transport.RejectError), a hello that cannot be
-// sent (transport.HelloError), an answer that cannot be read (transport.AnswerError), another program
-// at the only address of a job that has not begun (*StrangerError), and errors of the network that have
-// an exit code (a certificate that is not trusted, say).
+// Join connects to the coordinator and waits for its Welcome. Until JoinTimeout it retries, with jittered exponential
+// back-off, after errors that may be temporary: names that do not resolve yet, refused and broken connections. These
+// errors are final: a rejection by the coordinator (transport.RejectError), a hello that cannot be sent
+// (transport.HelloError), an answer that cannot be read (transport.AnswerError), another program at the only address of
+// a job that has not begun (*StrangerError), and errors of the network that have an exit code (such as a certificate that
+// is not trusted).
 //
-// Other errors: *OverError (the job is done), *JoinError when the time-out has passed, with Rejoins
-// *DesertedError when no process listens any more, and the cause of ctx. The
-// Member must be closed. Until Beat is called the coordinator hears nothing more of it, and takes
-// it for dead after DeadAfter.
+// Other errors: *OverError (the job is done), *JoinError after JoinTimeout, with Rejoins *DesertedError when no process
+// listens any more, and the cause of ctx. The caller must close the Member. Until it calls Beat the coordinator hears
+// nothing from it, and counts it as gone after DeadAfter.
 func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 2*time.Minute)
 	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, 10*time.Second)
@@ -211,7 +215,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	pause := backoff.NewExponentialBackOff() // jittered: workers start together
 	pause.InitialInterval, pause.MaxInterval, pause.Multiplier = 50*time.Millisecond, 2*time.Second, 2
 	var refused deserted
-	var last error // not the one that the time-out itself caused, if there is another
+	var last error // not the error that the time-out itself caused, if there is another
 	search := newSearch(&cfg)
 	if search != nil {
 		pause.MaxInterval = 250 * time.Millisecond // another process takes over soon
@@ -222,7 +226,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 			m := &Member{Welcome: welcome, Buffers: extra, Conn: conn, cfg: cfg, joined: time.Now(), stop: make(chan struct{})}
 			conn.SetPeer("coordinator " + cfg.Addr)
 			if err := transport.Unreachable(conn, cfg.Unreachable); err != nil {
-				cfg.Log.Debug("a host that does not answer is noticed by its silence only", "peer", conn.Peer(), "err", err)
+				cfg.Log.Debug("cannot detect an unreachable host; only silence is noticed", "peer", conn.Peer(), "err", err)
 			}
 			return m, nil
 		}
@@ -230,7 +234,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 			return nil, &OverError{cfg.Addr}
 		}
 		var final interface{ ExitCode() int }
-		if errors.As(err, &final) && !(cfg.Rejoins && final.ExitCode() == exitcode.Restart) { // refused: no second try will change that
+		if errors.As(err, &final) && !(cfg.Rejoins && final.ExitCode() == exitcode.Restart) { // final: a retry would fail again
 			return nil, err
 		}
 		if errors.Is(err, transport.ErrNotSTAR) && search == nil && !cfg.Rejoins {
@@ -269,17 +273,17 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	}
 }
 
-// saidAt is the first try, and the tenth before each later one, of which the log says that it waits: after some
-// 0.7 s. Processes of one job that start together find the coordinator before that.
+// saidAt is the first try after which the log says that the member waits, after some 0.7 s; then it does so after every
+// tenth. Processes of one job that start together find the coordinator before that.
 const saidAt = 5
 
-// deserted is how many attempts in a row have found no process that listens, and since when.
+// deserted counts the attempts in a row that found no listening process, and since when.
 type deserted struct {
 	times int
 	since time.Time
 }
 
-// note records an attempt that failed. A host that does not answer shows nothing about the job: it may be cut off.
+// note records a failed attempt. A host that does not answer resets the count: it may only be cut off.
 func (d *deserted) note(err error, now time.Time) {
 	switch {
 	case !errors.Is(err, syscall.ECONNREFUSED):
@@ -291,14 +295,13 @@ func (d *deserted) note(err error, now time.Time) {
 	d.times++
 }
 
-// Beats is how many heartbeats there are in DeadAfter, for both sides. A side that hears nothing for that many
-// gives the other one up, so a few lost or late heartbeats do no harm.
+// Beats is the number of heartbeats in DeadAfter, for both sides. A side that receives none for that many gives the other
+// side up, so a few lost or late heartbeats do no harm.
 const Beats = 6
 
-// Beat starts the heartbeat: a Ping now and then, answered by a Pong, so that each side notices
-// when the other has become unreachable. It is called once, before Next, Order or Average. The
-// goroutine ends with Close, or when it gives the coordinator up: a call of Next, Order or Average
-// that waits then returns a *LostError.
+// Beat starts the heartbeat: regular Pings that are answered by Pongs, so that each side notices when the other has become
+// unreachable. Call it once, before Next, Order or Average. The goroutine ends with Close, or when it gives the
+// coordinator up: then a waiting call of Next, Order or Average returns a *LostError.
 func (m *Member) Beat() {
 	m.beating.Go(func() {
 		t := time.NewTicker(m.cfg.DeadAfter / Beats)
@@ -323,13 +326,12 @@ func (m *Member) Beat() {
 	})
 }
 
-// Elapsed is the time since the run began, by the coordinator's clock at the Welcome and ours since
-// then. It is off by what the Welcome took on its way.
+// Elapsed is the time since the run began: the coordinator's clock at the Welcome and this process's clock since then. Its
+// error is the transfer time of the Welcome.
 func (m *Member) Elapsed() time.Duration { return m.Welcome.Elapsed + time.Since(m.joined) }
 
-// Say sends one message to the coordinator. It takes SendTimeout at most. The error is a
-// *LostError: the coordinator is not reached any more. It may be called from several goroutines.
-// payload is not used after it has returned.
+// Say sends one message to the coordinator. It takes at most SendTimeout. The error is a *LostError: the coordinator
+// cannot be reached any more. Several goroutines may call it. payload is not used after it has returned.
 func Say[M wire.Message](m *Member, msg M, payload []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -340,9 +342,9 @@ func Say[M wire.Message](m *Member, msg M, payload []byte) error {
 	return nil
 }
 
-// Next waits for the coordinator's next Release. A Reject ends the membership: it is returned as
-// *transport.RejectError. Other errors: a *LostError, and a frame that is no Release: a member that
-// may be told other things uses Order. One goroutine calls it.
+// Next waits for the coordinator's next Release. A Reject ends the membership: it is returned as *transport.RejectError.
+// Other errors: a *LostError, and a frame that is not a Release: a member that may receive other orders uses Order. Only
+// one goroutine may call it.
 func (m *Member) Next() (wire.Release, error) {
 	f, err := m.recv()
 	if err != nil {
@@ -354,10 +356,9 @@ func (m *Member) Next() (wire.Release, error) {
 	return wire.ParseRelease(f.Header)
 }
 
-// Assignment waits for the Assign of a server; 0: without a time-out. Errors: a *LostError where nothing comes within the
-// time-out or the connection ends, a *transport.RejectError, and the cause of ctx. Layout and
-// Optimizer of the Member are set when it returns without an error. Nothing else reads the
-// connection meanwhile.
+// Assignment waits for the Assign of a server, at most for timeout; 0 means no limit. It sets Layout and Optimizer of the
+// Member. Errors: a *LostError if nothing arrives in time or the connection ends, a *transport.RejectError, and the cause
+// of ctx. No other goroutine may read the connection meanwhile.
 func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (wire.Assign, error) {
 	defer context.AfterFunc(ctx, func() { m.Conn.Close() })()
 	site := flightrecorder.Open(fmt.Sprintf("%s %d", m.cfg.Hello.Role, m.cfg.Hello.Rank), "the assignment of shards", "", "")
@@ -400,9 +401,9 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (wire.As
 	return a, nil
 }
 
-// Hosted is the connection for the server of the Assignment's shards: its errors are
-// *LostError, and a coordinator that says nothing for DeadAfter, not even a Ping, is lost. It takes
-// the place of Next and Order: one of them reads. Leave may be called while its user writes.
+// Hosted is the connection for a server after its Assignment. Its errors are *LostError; a coordinator that sends
+// nothing for DeadAfter, not even a Ping, is lost. It replaces Next and Order: only one of them may read. Leave may be
+// called during a write.
 func (m *Member) Hosted() transport.Conn { return hosted{m.Conn, m} }
 
 type hosted struct {
@@ -410,12 +411,12 @@ type hosted struct {
 	m *Member
 }
 
-// Recv is that of the connection, with the deadline and the errors of Hosted.
+// Recv is Conn.Recv with the deadline and the errors of Hosted.
 func (h hosted) Recv() (transport.Frame, error) {
 	h.Conn.SetReadDeadline(time.Now().Add(h.m.cfg.DeadAfter))
 	f, err := h.Conn.Recv()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("not heard of for %v (--dead-after)", h.m.cfg.DeadAfter)
+		err = fmt.Errorf("silent for more than %v (--dead-after)", h.m.cfg.DeadAfter)
 	}
 	if err != nil {
 		return f, &LostError{h.m.cfg.Addr, err}
@@ -423,7 +424,7 @@ func (h hosted) Recv() (transport.Frame, error) {
 	return f, nil
 }
 
-// WriteFrame is that of the connection, with the errors of Hosted.
+// WriteFrame is Conn.WriteFrame with the errors of Hosted.
 func (h hosted) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -433,9 +434,9 @@ func (h hosted) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) erro
 	return nil
 }
 
-// Average sends the model's buffers of an evaluation and replaces them by the average over all
-// workers. Errors are those of Say and Next, and buffers of another length. It waits for all
-// workers that evaluate. After an error buffers may be half of one and half of the other.
+// Average sends the model's buffers for an evaluation and replaces them by the mean over all workers. It waits for all
+// workers that evaluate. Errors are those of Say and Next, and buffers of another length. After an error buffers may be
+// partly replaced.
 func (m *Member) Average(eval int64, buffers []float32) error {
 	w := star.Worker(m.Welcome.Rank)
 	if err := Say(m, wire.Buffers{Worker: w, Eval: eval}, transport.Floats(buffers)); err != nil {
@@ -451,8 +452,8 @@ func (m *Member) Average(eval int64, buffers []float32) error {
 	return m.Conn.ReadPayload(transport.Floats(buffers))
 }
 
-// recv reads the next frame that is not part of the heartbeat. A Reject becomes an error. While it
-// waits the heartbeat counts how often nothing was heard; each frame resets the count.
+// recv reads the next frame that is not part of the heartbeat. A Reject becomes an error. While recv waits, the heartbeat
+// counts the beats without a message; each frame resets the count.
 func (m *Member) recv() (transport.Frame, error) {
 	m.silence.Store(0)
 	m.listening.Store(true)
@@ -461,7 +462,7 @@ func (m *Member) recv() (transport.Frame, error) {
 		f, err := m.Conn.Recv()
 		if err != nil {
 			if m.deaf.Load() {
-				err = fmt.Errorf("not heard of for %v (--dead-after)", m.cfg.DeadAfter)
+				err = fmt.Errorf("silent for more than %v (--dead-after)", m.cfg.DeadAfter)
 			}
 			return f, &LostError{m.cfg.Addr, err}
 		}
@@ -483,15 +484,15 @@ func (m *Member) recv() (transport.Frame, error) {
 	}
 }
 
-// Leave says good-bye, with the exit code that the process is going to have. The error is that of
-// Say. The coordinator lets it go at once, or, of one that a signal has told to end (above 128),
-// when the job can do without it; until then it works on.
+// Leave tells the coordinator that the process will end with this exit code. The error is that of Say. The coordinator
+// releases the member at once or, if a signal ends it (codes above 128), when the job can do without it; until then the
+// member keeps working.
 func (m *Member) Leave(exit int, reason string) error {
 	return Say(m, wire.Leave{Worker: star.Worker(m.Welcome.Rank), Exit: exit, Reason: reason}, nil)
 }
 
-// Close ends the connection and waits for the heartbeat to end. It may be called twice. The error is that
-// of the connection. Calls of other methods that wait return an error.
+// Close ends the connection and waits for the heartbeat to end. It may be called twice. The error is that of the
+// connection. Other methods that are waiting return an error.
 func (m *Member) Close() error {
 	m.stopOnce.Do(func() { close(m.stop) })
 	err := m.Conn.Close()

@@ -9,31 +9,30 @@ import (
 	"star/transport/wire"
 )
 
-// Order is something that the coordinator tells a worker.
+// Order is a message of the coordinator to a worker.
 //
-// Kind says which of the fields is set; all others are zero.
-// What each says, and to whom:
+// Kind says which of the fields is set; the others are zero.
 //
-//	release   go on: compute a number of samples from a place in the stream, with parameters of a version; evaluate first; or stop
-//	ring      members of all-reduce: form this ring, or ride with that member of it
+//	release   continue: compute a number of samples from a position in the stream, with parameters of a version; evaluate first; or stop
+//	ring      members of all-reduce: form this ring, or send gradients through that member of it
 //	save      write your part of a checkpoint
-//	buffers   the average over all workers, which an evaluation asked for
+//	buffers   the mean over all workers, for an evaluation
 //	branch    in a tree: your parent and children from the next release on
-//	detach    in a tree: a gradient, yours or a child's, goes another way
-//	route     a shard is at another server now
+//	detach    in a tree: a gradient, yours or a child's, takes another path
+//	route     a shard has moved to another server
 //	cancel    stop computing for an update that was made without you
-//	close     a round is closed: whose gradients are in it
-//	view      which servers hold the copies of a shard now
+//	close     a round is closed: the workers with gradients in it
+//	view      the servers that hold the copies of a shard now
 //
-// Orders are done in the order in which they come, but those that only end a wait: cancel, close,
-// view, and a ring that is formed at once.
+// Orders are carried out in the order in which they arrive, except those that only end a wait: cancel, close, view, and a
+// ring that is formed at once.
 type Order struct {
 	Kind    wire.Kind // release, ring, save, buffers, branch, detach, route, cancel or close
 	Release wire.Release
 	Ring    wire.Ring
 	Save    wire.Save
 	Buffers wire.Buffers
-	Payload []byte // of buffers: float32; of release: Stand.Metadata
+	Payload []byte // buffers: float32; release: Stand.Metadata
 	Branch  wire.Branch
 	Detach  wire.Detach
 	Route   wire.Route
@@ -45,9 +44,9 @@ type Order struct {
 // Order waits for the coordinator's next order. A Reject ends the membership: it is
 // returned as *transport.RejectError.
 //
-// Other errors: a *LostError where the connection has ended or nothing was heard for DeadAfter; a
-// frame that is no order, or whose header cannot be parsed: coordinator and member are of different
-// versions then. One goroutine calls it, beside those that call Say.
+// Other errors: a *LostError if the connection has ended or the coordinator was silent for DeadAfter; a frame that is not
+// an order, or has an invalid header, which means that coordinator and member have different versions. Only one goroutine
+// may call Order; others may call Say meanwhile.
 func (m *Member) Order() (Order, error) {
 	f, err := m.recv()
 	if err != nil {
@@ -85,13 +84,12 @@ func (m *Member) Order() (Order, error) {
 	return o, err
 }
 
-// Views waits for the holders of the copies of each shard, by shard, which the coordinator sends after
-// the Welcome of a worker. Call it before Order. It waits for SendTimeout at most. Errors are those of
-// Order, and another message than a View. Holders have the addresses that the
-// coordinator knows, the primary first.
+// Views waits for the holders of the copies of each shard, which the coordinator sends after a worker's Welcome. Call it
+// before Order. It waits for at most SendTimeout. Errors are those of Order, and a message that is not a View. Holders
+// have the addresses that the coordinator knows, the primary first. The result is indexed by shard.
 func Views(m *Member, shards int) ([]wire.View, error) {
 	vs := make([]wire.View, shards)
-	site := flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "who holds the copies of shards", "", "")
+	site := flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "holders of the copies of shards", "", "")
 	defer site.Close()
 	site.Begin(-1, m.cfg.SendTimeout)
 	m.Conn.SetReadDeadline(time.Now().Add(m.cfg.SendTimeout))

@@ -10,22 +10,22 @@ import (
 	"star/transport/wire"
 )
 
-// search looks for the coordinator among several processes. A nil search has one address only.
-// After a round of all addresses without success Join waits, longer each time.
+// search looks for the coordinator among several addresses. A nil search has one address. After all addresses have
+// failed, Join pauses, longer each time.
 type search struct {
-	at     int // of MemberConfig.Addrs
+	at     int // index in MemberConfig.Addrs
 	failed int // in a row, since the last pause
 }
 
-// A process that may coordinate answers within dialTime, or the next one is tried. Where the job has begun, a process
-// that was found has standTime to send its Welcome, because all servers report to it
-// first. Before the job begins, the Welcome waits for all members.
+// If an address does not accept a connection within dialTime, the next one is tried. In a job that has begun, the process
+// must send its Welcome within standTime, because all servers report to it first. Before the job begins, the Welcome waits
+// for all members.
 const (
 	dialTime  = 1500 * time.Millisecond
 	standTime = 4 * time.Second
 )
 
-// newSearch begins with the first address. It returns nil if one process only may coordinate.
+// newSearch begins with the first address. It returns nil if only one process may coordinate.
 func newSearch(cfg *MemberConfig) *search {
 	if len(cfg.Addrs) < 2 {
 		return nil
@@ -34,8 +34,8 @@ func newSearch(cfg *MemberConfig) *search {
 	return new(search)
 }
 
-// open says Hello at the present address. The bytes are the payload of the Welcome. Errors are
-// those of transport.Open and of Reached; *transport.ElsewhereError says where the coordinator is.
+// open sends Hello to the present address. The bytes are the payload of the Welcome. Errors are those of transport.Open
+// and of Reached; *transport.ElsewhereError has the address of the coordinator.
 func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (transport.Conn, wire.Welcome, []byte, error) {
 	if cfg.Reached != nil {
 		var err error
@@ -54,8 +54,8 @@ func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (t
 	return transport.Open(ctx, brisk{cfg.Network}, cfg.Addr, cfg.Hello, payload)
 }
 
-// next chooses the address that is tried next: the one that err names as the coordinator's, or the
-// one after this. It reports false when all have been tried, and it is time to wait.
+// next chooses the address to try next: the coordinator's according to err, or the following one. It returns false after
+// all have failed in a row: then the caller pauses.
 func (s *search) next(cfg *MemberConfig, err error) bool {
 	if s == nil {
 		return false
@@ -76,10 +76,10 @@ func (s *search) next(cfg *MemberConfig, err error) bool {
 	return true
 }
 
-// brisk is a network that does not wait for long for a host that does not answer.
+// brisk is a network that waits only briefly for hosts that do not answer.
 type brisk struct{ transport.Network }
 
-// Dial is that of Network, for dialTime at most.
+// Dial is Network.Dial with the limit dialTime.
 func (n brisk) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()

@@ -10,34 +10,34 @@ import (
 	"star/transport/wire"
 )
 
-// With parameter servers the history is the Fires that servers were given. The last one that any server has is its end;
-// the servers that lack some of them are given these. All gradients that a Fire names are stored everywhere, because
-// only such are fired. What is applied after a Fire, and how far workers have come, is in the metadata that goes with
-// it. What was released and not fired is handed out again.
+// With parameter servers the history is the sequence of Fires that servers were given. It ends with the last one that any
+// server has; servers that lack some are given them. All gradients that a Fire names are stored on every shard, because
+// only such gradients are fired. The metadata of a Fire says which samples are applied after it, and the steps of the
+// workers. Batches that were released and not fired are handed out again.
 
 // Fire is one Fire as a server has kept it.
 type Fire struct{ Header, Metadata []byte }
 
-// Report is what a server has been given.
+// Report is what one server reports to have been given.
 type Report struct {
 	wire.Standing
-	Fires map[int64]Fire // by their numbers; the oldest ones may be forgotten
+	Fires map[int64]Fire // by number; the server may have forgotten the oldest
 }
 
-// History is what the servers of a job have been given, together.
+// History merges the reports of the servers of a job.
 type History struct {
-	Seq   int64 // of the last Fire that any of them has been given
+	Seq   int64 // of the last Fire that any server has been given
 	Fires map[int64]Fire
 }
 
-// MismatchError says that what members report does not go together, or not with this coordinator.
+// MismatchError means that reports contradict each other, or do not fit this coordinator.
 type MismatchError struct{ Msg string }
 
 func (e *MismatchError) Error() string { return e.Msg }
 
 func lost(format string, a ...any) error { return &engine.LostError{Msg: fmt.Sprintf(format, a...)} }
 
-// Of is the history of which servers report; nil: of one there is no report.
+// Of merges reports. A nil entry is a server that has not reported.
 func Of(reports []*Report) History {
 	h := History{Fires: map[int64]Fire{}}
 	for _, r := range reports {
@@ -50,17 +50,18 @@ func Of(reports []*Report) History {
 	return h
 }
 
-// End is from where an engine goes on behind the last Fire of h. from is where the training began, noted by worker the step that was in hand when
-// the members of the job were noted: who came after the last Fire is in no metadata. before are the steps of the last Fire, -1 for ranks that nobody had: what workers
-// pushed in later ones is to be thrown away. An *engine.LostError: nobody knows the end any more; a *MismatchError: it cannot be read.
+// End returns the state after the last Fire of h, from which an engine continues. from is the begin of the training.
+// noted are, by worker, the steps when the members were recorded: a worker that joined after the last Fire is in no
+// metadata. before are the steps at the last Fire, -1 for ranks that were never taken: pushes of later steps are to be
+// discarded. Errors: *engine.LostError if no server has the last Fires, *MismatchError if the metadata is invalid.
 func (h *History) End(from engine.Progress, noted []int64, workers int) (after engine.Snapshot, before []int64, err error) {
 	after.Progress = from
 	for seq := h.Seq; seq > 0; seq-- {
 		f, ok := h.Fires[seq]
 		if !ok {
-			return after, nil, lost("no server knows any more what fire %d was, of %d: what is applied is not known. Resume from a checkpoint", seq, h.Seq)
+			return after, nil, lost("no server has kept fire %d of %d, so the applied samples are unknown; resume from a checkpoint", seq, h.Seq)
 		}
-		if len(f.Metadata) == 0 { // of no update
+		if len(f.Metadata) == 0 { // no update
 			continue
 		}
 		m, err := engine.ParseCommitMetadata(f.Metadata)
@@ -78,19 +79,19 @@ func (h *History) End(from engine.Progress, noted []int64, workers int) (after e
 	return after, before, nil
 }
 
-// Behind are the Fires behind seq, in order. who names in an *engine.LostError those that need them.
-func (h *History) Behind(seq int64, who string) (fs []Fire, err error) {
+// Behind returns the Fires after seq, in order. needs begins the text of the *engine.LostError: which servers lack them.
+func (h *History) Behind(seq int64, needs string) (fs []Fire, err error) {
 	for seq++; seq <= h.Seq; seq++ {
 		f, ok := h.Fires[seq]
 		if !ok {
-			return nil, lost("%s fire %d, which no server knows any more. Resume from a checkpoint", who, seq)
+			return nil, lost("%s fire %d, which no server has kept; resume from a checkpoint", needs, seq)
 		}
 		fs = append(fs, f)
 	}
 	return fs, nil
 }
 
-// Lines are what the run log says of the updates of h, which the coordinator before may not have written.
+// Lines returns the lines of the run log for the updates of h, which the previous coordinator may not have written.
 func (h *History) Lines() (lines []runlog.Recall) {
 	for _, seq := range slices.Sorted(maps.Keys(h.Fires)) {
 		f := h.Fires[seq]
@@ -116,13 +117,14 @@ func (h *History) Lines() (lines []runlog.Recall) {
 	return lines
 }
 
-// Undecided are the Fires of h for whose norm shards wait, and which nobody was given an Apply of: they are decided anew. late are the Applys that some servers were given
-// and others were not, by the rank of who was not.
+// Undecided returns the Fires for which shards wait for a norm and no server was given an Apply: these are decided
+// again. late are the Applys that some servers were given and others were not, by the rank of the server that lacks them.
 //
-// All shards compute the same norm, to the bit, whoever asks; so whether the coordinator before had decided makes no difference to who has not been told.
-// But a shard that was told has no norm any more, so what it was told must be passed on. A server keeps a Fire for a shorter time than the Apply of it, which
-// comes later: one that tells of the Fire and not of the Apply was not given that, unless it tells of later ones only ([wire.MaxApplied]).
-func (h *History) Undecided(reports []*Report) (anew []wire.Fire, late map[int][]wire.Apply) {
+// All shards compute the same norm, bit for bit, whichever coordinator asks. So for a server that was not given the Apply
+// the previous coordinator's decision makes no difference. But a shard that was given an Apply has discarded its norm, so
+// that Apply must be passed on. A server keeps a Fire for a shorter time than its Apply, which comes later: a server that
+// reports the Fire and no Apply was not given one, unless it reports only later ones ([wire.MaxApplied]).
+func (h *History) Undecided(reports []*Report) (again []wire.Fire, late map[int][]wire.Apply) {
 	given, since := map[int64]wire.Apply{}, int64(0)
 	for _, r := range reports {
 		if r == nil || len(r.Applied) == 0 {
@@ -141,8 +143,8 @@ func (h *History) Undecided(reports []*Report) (anew []wire.Fire, late map[int][
 		}
 		a, ok := given[seq]
 		if !ok {
-			if seq >= since { // else it is so long ago that nobody can be waiting
-				anew = append(anew, f)
+			if seq >= since { // older ones cannot be waited for any more
+				again = append(again, f)
 			}
 			continue
 		}
@@ -155,11 +157,11 @@ func (h *History) Undecided(reports []*Report) (anew []wire.Fire, late map[int][
 			}
 		}
 	}
-	return anew, late
+	return again, late
 }
 
-// Newest is the later one of the metadata that a worker of an all-reduce keeps, and of what others have kept; nil: nothing so far. It names every round that anybody can have made since: no round is
-// made that was not granted.
+// Newest returns the later of others and the metadata that a worker of an all-reduce keeps; nil without either. It names
+// every round that can have been made since, because each round must be granted first.
 func Newest(others *engine.RingMetadata, kept []byte, workers int) (*engine.RingMetadata, error) {
 	if len(kept) == 0 {
 		return others, nil

@@ -15,7 +15,7 @@ import (
 	"star/transport/wire"
 )
 
-// job is one with parameter servers whose coordinator is replaced now and then, told naively: what is applied is what the Fires name that a server was given.
+// job is a model of a job with parameter servers and changing coordinators: the applied samples are those of the Fires that a server was given.
 type job struct {
 	t      *rapid.T
 	e      *engine.Shards
@@ -61,9 +61,9 @@ func (j *job) applied() map[int64]int {
 	return n
 }
 
-// takeOver has another engine go on, from what servers report of which each has been given a part of the Fires.
+// takeOver continues with another engine, from reports of servers that were each given a part of the Fires.
 func (j *job) takeOver() {
-	reports := make([]*Report, rapid.IntRange(1, 3).Draw(j.t, "servers")+1) // of the last there is none
+	reports := make([]*Report, rapid.IntRange(1, 3).Draw(j.t, "servers")+1) // without a report of the last
 	known := max(0, len(j.fires)-3)                                         // fires that servers may have forgotten: not the last with metadata that all have
 	for known > 0 && len(j.fires[known-1].Metadata) == 0 {
 		known--
@@ -98,7 +98,7 @@ func (j *job) takeOver() {
 			}
 		}
 	}
-	j.fires = j.fires[:last] // the others nobody was given
+	j.fires = j.fires[:last] // no server was given the others
 	j.lines(&h)
 	n := int64(0)
 	for range j.applied() {
@@ -114,7 +114,7 @@ func (j *job) takeOver() {
 	j.noted = j.e.Steps()
 }
 
-// lines compares what the run log is to say with the Fires.
+// lines compares the lines for the run log with the Fires.
 func (j *job) lines(h *History) {
 	var want []string
 	for seq := range slices.Values(j.kept(h)) {
@@ -141,7 +141,7 @@ func (j *job) kept(h *History) (seqs []int) {
 	return seqs
 }
 
-// Whoever coordinates, and whichever servers know how much: every sample of the stream is applied once.
+// Whichever process coordinates, and whatever part the servers know: every sample of the stream is applied once.
 func TestEverySampleOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "workers")
@@ -192,14 +192,14 @@ func TestEverySampleOnce(t *testing.T) {
 
 func fire(f wire.Fire, note []byte) Fire { return Fire{f.AppendTo(nil), note} }
 
-// What nobody knows any more is named.
+// An error names the Fires that no server has kept.
 func TestWhatIsLost(t *testing.T) {
 	h := Of([]*Report{{Standing: wire.Standing{Seq: 2}, Fires: map[int64]Fire{1: fire(wire.Fire{Seq: 1}, nil)}}})
 	var lost *engine.LostError
-	if _, _, err := h.End(engine.Progress{}, nil, 1); !errors.As(err, &lost) || lost.Msg != "no server knows any more what fire 2 was, of 2: what is applied is not known. Resume from a checkpoint" {
+	if _, _, err := h.End(engine.Progress{}, nil, 1); !errors.As(err, &lost) || lost.Msg != "no server has kept fire 2 of 2, so the applied samples are unknown; resume from a checkpoint" {
 		t.Error(err)
 	}
-	if _, err := h.Behind(0, "server 1 lacks"); !errors.As(err, &lost) || lost.Msg != "server 1 lacks fire 2, which no server knows any more. Resume from a checkpoint" {
+	if _, err := h.Behind(0, "server 1 lacks"); !errors.As(err, &lost) || lost.Msg != "server 1 lacks fire 2, which no server has kept; resume from a checkpoint" {
 		t.Error(err)
 	}
 	var mismatch *MismatchError
@@ -207,7 +207,7 @@ func TestWhatIsLost(t *testing.T) {
 	if _, _, err := h.End(engine.Progress{}, nil, 1); !errors.As(err, &mismatch) {
 		t.Error(err)
 	}
-	// Fires of no update have nothing to say, and a job without any begins where it began; who came since the members were noted keeps the step.
+	// Fires without an update add nothing, and a job without any begins at its begin; a worker that joined since the members were recorded keeps its step.
 	h = Of([]*Report{nil, {Standing: wire.Standing{Seq: 1}, Fires: map[int64]Fire{1: fire(wire.Fire{Seq: 1}, nil)}}})
 	after, before, err := h.End(engine.Progress{Version: 7, Cursor: 9}, []int64{3}, 2)
 	if err != nil || after.Version != 7 || after.Cursor != 9 || after.Seq != 1 || !slices.Equal(after.Steps, []int64{3, -1}) || len(before) != 0 {
@@ -218,7 +218,7 @@ func TestWhatIsLost(t *testing.T) {
 	}
 }
 
-// Norms that nobody has decided are decided anew; what some were told is passed on; what is long ago is left.
+// Norms without an Apply are decided again; an Apply that some servers got is passed on; old ones are left.
 func TestUndecided(t *testing.T) {
 	norm := func(seq int64) Fire { return fire(wire.Fire{Seq: seq, Version: seq, NormFirst: true}, nil) }
 	reports := []*Report{
@@ -228,16 +228,16 @@ func TestUndecided(t *testing.T) {
 		{Standing: wire.Standing{Seq: 2}, Fires: map[int64]Fire{2: norm(2), 1: fire(wire.Fire{Seq: 1}, nil)}},
 	}
 	h := Of(reports)
-	anew, late := h.Undecided(reports)
-	if len(anew) != 1 || anew[0].Seq != 5 {
-		t.Errorf("anew: %v", anew)
+	again, late := h.Undecided(reports)
+	if len(again) != 1 || again[0].Seq != 5 {
+		t.Errorf("again: %v", again)
 	}
 	if len(late) != 1 || len(late[2]) != 1 || late[2][0].Seq != 4 || late[2][0].Norm != 4 {
 		t.Errorf("late: %v", late)
 	}
 }
 
-// With a tree the metadata names whose gradients an update has, and over which samples.
+// With a tree the metadata names the workers and samples of an update.
 func TestLinesOfATree(t *testing.T) {
 	p, err := modes.Parse("tree=0(1)", 2)
 	if err != nil {
@@ -262,12 +262,12 @@ func TestLinesOfATree(t *testing.T) {
 	if len(lines) != 1 || !slices.Equal(lines[0].Workers, []star.Worker{0, 1}) || !slices.Equal(lines[0].Pieces, []int64{0, 3, 3, 3}) || lines[0].Samples != 6 {
 		t.Errorf("%+v", lines)
 	}
-	if h.Seq = 0; h.Lines() != nil { // copies say that nobody has it
+	if h.Seq = 0; h.Lines() != nil { // no copy has it
 		t.Error("a line of what is not in the history")
 	}
 }
 
-// Newest is what the later leadership, or the later moment of one, has written.
+// Newest is the metadata of the later leadership, or the later one of the same.
 func TestNewest(t *testing.T) {
 	ring := engine.NewRing(engine.Config{Plan: modes.SSGD(2), Workers: 2, Batch: 1, Limit: 10, Ring: new(engine.RingConfig)})
 	a, b, c := ring.Metadata(1), ring.Metadata(1), ring.Metadata(2)

@@ -17,7 +17,7 @@ import (
 	"star/transport/wire"
 )
 
-// claims stands in for package copies: which servers have a copy of every shard, and how far the history goes.
+// claims replaces package copies: the servers with a copy of every shard, and the end of the history.
 type claims struct {
 	on       bool
 	has      []int // servers with a copy of each shard
@@ -64,7 +64,7 @@ func played(t *testing.T, rounds int64, norm bool) (fires []Fire) {
 	return fires
 }
 
-// kept is the metadata that a worker of a ring keeps after so many updates.
+// kept is the metadata that a worker of a ring keeps after a number of updates.
 func kept(t *testing.T, term, version int64) []byte {
 	m := engine.Unreleased(engine.Progress{Version: version}, 2)
 	m.Steps = []int64{version, version}
@@ -72,7 +72,7 @@ func kept(t *testing.T, term, version int64) []byte {
 	return e.Metadata(term)
 }
 
-// TestScripts runs the scripts in testdata. A command prints what the coordinator has to do, then the state where it has
+// TestScripts runs the scripts in testdata. A command prints what the coordinator has to do, then the state if it has
 // changed. Commands:
 //
 //	inherit seats=(0,1) [ring] [fresh] [copies=(0,1)] [noclip] [norm] workers=(0,1)
@@ -91,7 +91,7 @@ func kept(t *testing.T, term, version int64) []byte {
 //	asks server=1 seq=3                    what else may be asked
 //
 // Each command takes place after= seconds after the one before.
-// go test ./coord/takeover -run Scripts -rewrite writes the answers again: read the diff.
+// go test ./coord/takeover -run Scripts -rewrite updates the expected output: read the diff.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var (
@@ -137,9 +137,9 @@ func TestScripts(t *testing.T) {
 			}
 			switch d.Cmd {
 			case "inherit":
-				h := &Handover{Trains: time.Second, Limit: 400, Ring: d.HasArg("ring"), Seats: map[int]int{}, Steps: []int64{0, 0}}
+				h := &Handover{Trains: time.Second, Limit: 400, Ring: d.HasArg("ring"), Counts: map[int]int{}, Steps: []int64{0, 0}}
 				for shard, s := range numbers("seats") {
-					h.Seats[s]++
+					h.Counts[s]++
 					h.Owner, h.Shards = append(h.Owner, s), append(h.Shards, wire.ShardInfo{Shard: shard})
 				}
 				for _, w := range numbers("workers") {
@@ -216,7 +216,7 @@ func TestScripts(t *testing.T) {
 				fmt.Fprintf(&out, "\n%d lines of updates, then %d\n", len(k.Recalls()), len(k.Recalls()))
 				fmt.Fprintf(&out, "%+v\n", k.Term(now, after.Version, after.Samples))
 			case "asks":
-				fmt.Fprintf(&out, "here %v, needed %v, %d shards, fired %v, young %v\n", k.Here(server), k.Needs(server), k.Seats(server), k.Fired(seq), k.Young(now, 2*time.Second))
+				fmt.Fprintf(&out, "here %v, needed %v, %d shards, fired %v, young %v\n", k.Here(server), k.Needs(server), k.Shards(server), k.Fired(seq), k.Young(now, 2*time.Second))
 			default:
 				d.Fatalf(t, "unknown command %s", d.Cmd)
 			}
@@ -253,7 +253,7 @@ func say(out *strings.Builder, e Effect) {
 	}
 }
 
-// TestEnlist checks that only workers that live are noted, and every rank's step.
+// TestEnlist checks that only live workers are recorded, and every rank's step.
 func TestEnlist(t *testing.T) {
 	h := Handover{Workers: []star.Worker{0, 1, 2}, Steps: []int64{1}}
 	h.Enlist([]int64{4, -1, 6}, func(w star.Worker) bool { return w == 2 })

@@ -1,7 +1,7 @@
-// Package takeover decides how a coordinator goes on with a job that another process has coordinated before. It owns
-// what a successor knows (the [Handover]) and hears (reports of servers, claims of workers), and says when that is
-// enough and what must be done. It is pure: no I/O, no clock, no goroutine. The coordinator tells a [Takeover] of each
-// event and carries out the [Effect] values that it returns, in their order.
+// Package takeover decides how a coordinator continues a job that another process has coordinated. It holds what a
+// successor knows (the [Handover]) and receives (reports of servers, states of workers), decides when that is enough, and
+// what must be done. It is pure: no I/O, no clock, no goroutine. The coordinator calls a [Takeover] for each event and
+// carries out the [Effect] values that it returns, in their order.
 //
 //	             parameter servers                 the servers that are needed have reported
 //	          ┌──────────────────────► settling ──────────────────────────────────────────────┐
@@ -9,16 +9,16 @@
 //	          └─────────────────────────────────────────────────────────────────────────► gathering ─────────────────► done
 //	             all-reduce                                                            Stand, Gathered            Told, Recalls
 //
-// What holds:
+// Invariants:
 //
 //   - Nothing is resumed before every server that has shards has reported, or each of its shards has a copy elsewhere
-//     and the server had the time to come.
+//     and the server had the time to connect.
 //   - Every server is given every Fire of the history, once and in order, and before any new one.
-//   - The norm of a Fire is asked for again only if no server was told it. A server that was told it waits for nothing,
-//     so what it was told goes to the servers that were not.
-//   - The training goes on with workers whose parameters are not behind what is complete.
+//   - The norm of a Fire is asked for again only if no server was given its Apply. A server that was given it waits for
+//     nothing, so the Apply is passed on to the servers that were not.
+//   - The training continues with workers that have the newest complete parameters.
 //
-// What the history is, and how its end is found, is in history.go. docs/decisions/0012-who-coordinates.md says why two
+// history.go defines the history and how its end is found. Decision 12 (docs/decisions) explains why two
 // coordinators never both make an update. The zero value is a job that begins here.
 package takeover
 
@@ -35,35 +35,35 @@ import (
 )
 
 const (
-	// AbsentWorkers is how long a successor waits for workers that had a part in the job and do not come. One that is
-	// on its way is waited for without this limit.
+	// AbsentWorkers is how long a successor waits for workers that took part in the job and do not connect. The wait for
+	// a worker that has connected and not joined yet has no such limit.
 	AbsentWorkers = 3 * time.Second
 
-	// AbsentServers is how long a successor waits, since the first server reported, for others whose shards have copies
-	// elsewhere.
+	// AbsentServers is how long a successor waits, from the first report of a server, for others if their shards have
+	// copies elsewhere.
 	AbsentServers = 3 * time.Second
 )
 
-// Takeover is one takeover.
+// Takeover is the state of one takeover.
 type Takeover struct {
-	left *Handover // nil: the job begins here
+	left *Handover // nil if the job begins here
 	job  Job
 	at   time.Time // of Inherit
 
-	reports []*Report // by rank of the server; nil: it has not reported
-	norms   []Norm    // of servers that have reported
-	came    time.Time // the first report
-	settled time.Time // zero: settling, or a ring to which no worker has come
+	reports []*Report // by rank of the server; nil without a report
+	norms   []Norm    // of servers that have reported, kept until the others have
+	came    time.Time // when the first report came
+	settled time.Time // zero: settling, or a ring without a worker
 
 	history History
-	after   engine.Snapshot // from which the engine goes on
-	before  []int64         // by worker: the step of the last Fire
+	after   engine.Snapshot // from which the engine continues
+	before  []int64         // by worker: its step at the last Fire
 
-	stands map[star.Worker]Stand
-	ring   *engine.RingMetadata // the newest that a worker keeps; nil: no worker keeps one
+	states map[star.Worker]Stand
+	ring   *engine.RingMetadata // the newest of the workers; nil without any
 }
 
-// Job is what a takeover must know of the job besides the Handover.
+// Job has the facts about the job that are not in the Handover.
 type Job struct {
 	Term    int64 // of this coordinator
 	Servers int   // ranks
@@ -72,18 +72,19 @@ type Job struct {
 	Copies  Copies
 }
 
-// Copies is what servers claim to hold of copies of shards (package copies).
+// Copies has the servers' claims on copies of shards (package copies).
 type Copies interface {
-	// On says whether shards have copies. Elsewhere says whether of each shard another server that is there has one.
+	// On reports whether shards have copies. Elsewhere reports whether each shard of a server has a copy on another
+	// server for which here is true.
 	On() bool
 	Elsewhere(server int, here func(server int) bool) bool
 
-	// Recover makes the views from the claims. Fires behind from, up to to, are to be offered again. An error: no copy
-	// of some shard is there.
+	// Recover makes the views from the claims. The Fires after from, up to to, must be offered again. It is an error if
+	// no copy of a shard is available.
 	Recover(term int64, here func(server int) bool) (from, to int64, err error)
 }
 
-// Stand is how far a worker of a ring has come that has lost its coordinator.
+// Stand is the state of a ring worker that has lost its coordinator.
 type Stand struct {
 	Version  int64 // of its parameters; -1: it has none
 	Step     int64
@@ -91,7 +92,7 @@ type Stand struct {
 	Told     []wire.Tally // of its last versions
 }
 
-// Norm is what a server said of a Fire before all servers had reported.
+// Norm is a server's norm for a Fire that came before all servers had reported.
 type Norm struct {
 	Server int
 	wire.Norm
@@ -102,26 +103,26 @@ type Norm struct {
 type Effect interface{ effect() }
 
 type (
-	// Expect begins to wait for the norms of a Fire that is decided again.
+	// Expect starts to wait for the norms of a Fire that is decided again.
 	Expect struct{ wire.Fire }
-	// Agree makes the views of copies known: to a successor first, then to the servers. If the first fails, the effects
-	// behind it are left out. Missing are the servers that had copies and have not come.
+	// Agree makes the views of copies known: to successors first, then to the servers. If the first fails, the
+	// later effects are not carried out. Missing are the servers that had copies and have not connected.
 	Agree struct{ Missing []int }
-	// Offer puts Fires that some copies may lack behind those that wait for copies.
+	// Offer queues Fires that some copies may lack behind those that wait for copies.
 	Offer struct{ Fires []engine.Ready }
 	// Give sends a server a Fire that it lacks.
 	Give struct {
 		Server int
 		Fire
 	}
-	// Pass tells a server the norm that others were told.
+	// Pass sends a server the Apply that others were given.
 	Pass struct {
 		Server int
 		wire.Apply
 	}
-	// Count counts a norm that a server said too early.
+	// Count handles a norm that came too early.
 	Count struct{ Norm }
-	// Settled lets workers in. The training goes on from this progress, when the workers have come.
+	// Settled lets workers in. The training continues from this progress once the workers have joined.
 	Settled struct{ engine.Snapshot }
 )
 
@@ -133,22 +134,22 @@ func (Pass) effect()    {}
 func (Count) effect()   {}
 func (Settled) effect() {}
 
-// Inherit begins to take over the job that left describes.
+// Inherit begins the takeover of the job that left describes.
 func Inherit(now time.Time, left *Handover, j Job) Takeover {
-	return Takeover{left: left, job: j, at: now, reports: make([]*Report, j.Servers), stands: map[star.Worker]Stand{}}
+	return Takeover{left: left, job: j, at: now, reports: make([]*Report, j.Servers), states: map[star.Worker]Stand{}}
 }
 
-// On says whether the job was taken over. Left is what the coordinator before has left; nil: the job began here.
+// On reports whether the job was taken over. Left returns the previous coordinator's handover; nil if the job began here.
 func (t *Takeover) On() bool        { return t.left != nil }
 func (t *Takeover) Left() *Handover { return t.left }
 
-// Trained says whether the training had begun when the job was taken over.
+// Trained reports whether the training had begun before the takeover.
 func (t *Takeover) Trained() bool { return t.left != nil && t.left.Trains > 0 }
 
-// Settling says whether servers have still to report.
+// Settling reports whether servers must still report.
 func (t *Takeover) Settling() bool { return t.left != nil && !t.left.Ring && t.settled.IsZero() }
 
-// Over is how the job has ended, if the coordinator before noted that; else nil.
+// Over returns how the job has ended, if the previous coordinator recorded it; otherwise nil.
 func (t *Takeover) Over() *Ending {
 	if t.left == nil {
 		return nil
@@ -156,46 +157,45 @@ func (t *Takeover) Over() *Ending {
 	return t.left.End
 }
 
-// Young says whether less than limit has passed since the job was taken over.
+// Young reports whether less than limit has passed since the takeover began.
 func (t *Takeover) Young(now time.Time, limit time.Duration) bool {
 	return t.left != nil && now.Sub(t.at) < limit
 }
 
-// Needs says whether the training waits for a server that has not come. In a job that begins here it waits for all.
-func (t *Takeover) Needs(server int) bool { return t.left == nil || t.left.Seats[server] > 0 }
+// Needs reports whether the training waits for a server that has not connected. A job that begins here waits for all.
+func (t *Takeover) Needs(server int) bool { return t.left == nil || t.left.Counts[server] > 0 }
 
-// Seats is how many shards a server has by what was left.
-func (t *Takeover) Seats(server int) int {
+// Shards is the number of shards of a server according to the handover.
+func (t *Takeover) Shards(server int) int {
 	if t.left == nil {
 		return 0
 	}
-	return t.left.Seats[server]
+	return t.left.Counts[server]
 }
 
-// Fired says whether a Fire is one of the coordinators before.
+// Fired reports whether a Fire was made by a previous coordinator.
 func (t *Takeover) Fired(seq int64) bool { return t.left != nil && seq <= t.history.Seq }
 
-// Here says whether a server has reported.
+// Here reports whether a server has reported.
 func (t *Takeover) Here(server int) bool { return server < len(t.reports) && t.reports[server] != nil }
 
-// Fresh takes that a server has joined that has nothing yet: before the training begins, it is assigned its shards
-// again.
+// Fresh records a server without any state. Before the training begins it is assigned its shards again.
 func (t *Takeover) Fresh(server int) { t.reports[server] = &Report{} }
 
-// Reported takes what a server was given. An error ends the job: the server has other shards than the coordinator
-// before has left, or lacks some.
+// Reported records a server's report. An error ends the job: the server has other shards than the handover says, or
+// lacks some.
 func (t *Takeover) Reported(now time.Time, server int, r *Report) error {
 	for _, s := range r.Shards {
 		switch {
 		case t.job.Copies.On():
 			if s.Shard >= len(t.left.Shards) {
-				return &MismatchError{fmt.Sprintf("server %d has shard %d, of %d", server, s.Shard, len(t.left.Shards))}
+				return &MismatchError{fmt.Sprintf("server %d has shard %d of %d", server, s.Shard, len(t.left.Shards))}
 			}
 		case s.Shard >= len(t.left.Owner) || t.left.Owner[s.Shard] != server || s.Version < 0 && t.Trained():
-			return &MismatchError{fmt.Sprintf("server %d has shard %d at version %d, which is not what the coordinator before has left", server, s.Shard, s.Version)}
+			return &MismatchError{fmt.Sprintf("server %d has shard %d at version %d, which contradicts the handover of the previous coordinator", server, s.Shard, s.Version)}
 		}
 	}
-	if want := t.left.Seats[server]; !t.job.Copies.On() && len(r.Shards) != want {
+	if want := t.left.Counts[server]; !t.job.Copies.On() && len(r.Shards) != want {
 		return lost("server %d has %d of its %d shards", server, len(r.Shards), want)
 	}
 	t.reports[server] = r
@@ -205,7 +205,7 @@ func (t *Takeover) Reported(now time.Time, server int, r *Report) error {
 	return nil
 }
 
-// Forget takes that the connection of a server has ended: what it said counts no more.
+// Forget discards a server's report and norms, because its connection has ended.
 func (t *Takeover) Forget(server int) {
 	if t.Here(server) {
 		t.reports[server] = nil
@@ -213,15 +213,15 @@ func (t *Takeover) Forget(server int) {
 	t.norms = slices.DeleteFunc(t.norms, func(n Norm) bool { return n.Server == server })
 }
 
-// Keep takes what a server says of a Fire while others have still to report.
+// Keep stores a server's norm for a Fire while others must still report.
 func (t *Takeover) Keep(n Norm) { t.norms = append(t.norms, n) }
 
-// Settle brings all servers to the same end of the history, once those that are needed have reported; until then it
-// returns nothing. An *engine.LostError: a part of the history is lost; a *MismatchError: reports contradict each other,
-// or this process was started with other settings.
+// Settle brings all servers to the same end of the history, once the required ones have reported; until then it returns
+// nothing. Errors: *engine.LostError if a part of the history is lost; *MismatchError if reports contradict each other, or
+// this process was started with other settings.
 func (t *Takeover) Settle(now time.Time) (effects []Effect, err error) {
 	var there, missing []int
-	for _, s := range slices.Sorted(maps.Keys(t.left.Seats)) {
+	for _, s := range slices.Sorted(maps.Keys(t.left.Counts)) {
 		switch {
 		case t.Here(s):
 			there = append(there, s)
@@ -244,7 +244,7 @@ func (t *Takeover) Settle(now time.Time) (effects []Effect, err error) {
 	fresh, late := t.history.Undecided(t.reports)
 	for _, f := range fresh {
 		if !t.job.Clips {
-			return nil, &MismatchError{fmt.Sprintf("fire %d asks for the norm of the gradient first, and this process was started without (--clip)", f.Seq)}
+			return nil, &MismatchError{fmt.Sprintf("fire %d asks for the norm of the gradient, and this process was started without --clip", f.Seq)}
 		}
 		effects = append(effects, Expect{f})
 	}
@@ -265,8 +265,8 @@ func (t *Takeover) Settle(now time.Time) (effects []Effect, err error) {
 	return append(effects, Settled{t.after}), nil
 }
 
-// catchUp makes every server know the Fires that it lacks. Without copies each is sent its own. With copies all are
-// offered again that some copy may lack, behind views that were agreed on.
+// catchUp gives every server the Fires that it lacks. Without copies each is sent its own. With copies all Fires that some
+// copy may lack are offered again, after the views were agreed on.
 func (t *Takeover) catchUp(there, missing []int, from int64) (effects []Effect, err error) {
 	if !t.job.Copies.On() {
 		for _, s := range there {
@@ -298,30 +298,30 @@ func (t *Takeover) catchUp(there, missing []int, from int64) (effects []Effect, 
 	return append(effects, Offer{again}), nil
 }
 
-// Stand takes how far a worker of a ring has come; nil: it does not say. An error: its metadata cannot be read.
+// Stand records the state of a ring worker; nil if the worker reports none. It is an error if its metadata is invalid.
 func (t *Takeover) Stand(w star.Worker, s *Stand) (err error) {
-	delete(t.stands, w)
+	delete(t.states, w)
 	if !t.Trained() || !t.left.Ring || s == nil {
 		return nil
 	}
 	if t.ring, err = Newest(t.ring, s.Metadata, t.job.Workers); err == nil {
-		t.stands[w] = *s
+		t.states[w] = *s
 	}
 	return err
 }
 
-// Presence is whether a worker has come.
+// Presence is whether a worker has connected and joined.
 type Presence uint8
 
 const (
 	Absent  Presence = iota
-	Linking          // it has come, and has not joined yet
+	Linking          // connected, and not joined yet
 	Joined
 )
 
-// Gathered says whether the training can go on: every worker that had a part in it has joined, or was waited for, and
-// there are at least as many as given. Of a ring one of them must have the parameters; the time for workers to come
-// begins with the first.
+// Gathered reports whether the training can continue: every worker that took part has joined or was waited for, and at
+// least the given number have joined. In a ring one of them must have the parameters; the wait for workers begins with the
+// first.
 func (t *Takeover) Gathered(now time.Time, least int, workers []Presence) bool {
 	if t.Settling() {
 		return false
@@ -341,8 +341,8 @@ func (t *Takeover) Gathered(now time.Time, least int, workers []Presence) bool {
 	return n > 0 && n >= least && (!t.left.Ring || len(t.With(workers)) > 0)
 }
 
-// With lists the workers that have joined and have parameters that are not behind what is complete: what any metadata
-// says, or, if no worker keeps one, the version with which the job began.
+// With lists the joined workers with complete parameters: at least the newest version in any metadata or, without
+// metadata, the version with which the job began.
 func (t *Takeover) With(workers []Presence) (ws []star.Worker) {
 	if !t.Trained() {
 		return nil
@@ -352,32 +352,32 @@ func (t *Takeover) With(workers []Presence) (ws []star.Worker) {
 		complete = t.ring.Version
 	}
 	for w, p := range workers {
-		if s, said := t.stands[star.Worker(w)]; said && p == Joined && s.Version >= complete {
+		if s, known := t.states[star.Worker(w)]; known && p == Joined && s.Version >= complete {
 			ws = append(ws, star.Worker(w))
 		}
 	}
 	return ws
 }
 
-// Welcome says where a worker goes on. trains says whether the training goes on already; then the engine knows that. Seed
-// says to a worker of a ring that its parameters count. A worker of a ring that says nothing of itself is told a version
-// and a step above 0, by which it knows that it gets the parameters from others: the ring is beyond every checkpoint.
+// Welcome sets in m where a worker continues. trains says that the training already continues; then the engine has set
+// it. Seed tells a ring worker that its parameters count. A ring worker without a state gets a version and a step above
+// 0, which tells it that it will receive the parameters from others: the ring is past every checkpoint.
 func (t *Takeover) Welcome(w star.Worker, trains bool, m *wire.Welcome) {
 	switch {
 	case t.left == nil:
 	case !t.left.Ring && !trains:
 		m.Step = t.after.Steps[w] + 1
 	case t.left.Ring && t.Trained():
-		if s, said := t.stands[w]; said {
+		if s, known := t.states[w]; known {
 			m.Seed, m.Version, m.Step = true, s.Version, s.Step
 		}
 		m.Version, m.Step = max(m.Version, 1), max(m.Step, 1)
 	}
 }
 
-// Resume is from where the engine goes on, and where the stream ends. For a ring that is the newest metadata: rounds
-// that were granted and are not complete are in it, and their samples are handed out again, unless members report to
-// have made them. It needs a training that had begun.
+// Resume returns the state from which the engine continues, and the end of the stream. For a ring this is the newest
+// metadata: it includes granted rounds that are not complete; their samples are handed out again unless members report
+// that they have made them. The training must have begun.
 func (t *Takeover) Resume() (after *engine.Snapshot, limit int64) {
 	if t.left.Ring {
 		if t.ring == nil {
@@ -388,26 +388,26 @@ func (t *Takeover) Resume() (after *engine.Snapshot, limit int64) {
 	return &t.after, t.left.Limit
 }
 
-// Told is what the engine must know of the time before. It ends the takeover: workers that come later have nothing to
-// say about that time.
+// Told returns what the engine must know of the time before. It ends the takeover: workers that join later report
+// nothing about that time.
 func (t *Takeover) Told(workers []Presence) engine.Told {
 	told := engine.Told{Before: t.before, With: t.With(workers)}
 	for _, w := range told.With {
-		told.Tallies = append(told.Tallies, t.stands[w].Told...)
+		told.Tallies = append(told.Tallies, t.states[w].Told...)
 	}
-	clear(t.stands)
+	clear(t.states)
 	return told
 }
 
-// Recalls are lines of the run log about updates that the coordinator before may not have written. They are returned
-// once.
+// Recalls returns the lines of the run log about updates that the previous coordinator may not have written. Later calls
+// return nothing.
 func (t *Takeover) Recalls() []runlog.Recall {
 	lines := t.history.Lines()
 	t.history.Fires = nil
 	return lines
 }
 
-// Term is the line of the run log on this takeover.
+// Term returns the line of the run log for this takeover.
 func (t *Takeover) Term(now time.Time, version, used int64) runlog.Term {
 	return runlog.Term{Term: t.job.Term, Version: version, Seq: t.after.Seq, Samples: used, Waited: runlog.SecondsOf(now.Sub(t.settled))}
 }

@@ -1,5 +1,5 @@
-// Package tool answers a tool on a connection of its own: star ctl, star doctor, the page of a job.
-// It knows no job: commands go to a function of its caller, in words.
+// Package tool answers the connections of tools: star ctl, star doctor, the page of a job. It does not know the job:
+// commands are passed as words to a function of its caller.
 package tool
 
 import (
@@ -14,23 +14,22 @@ import (
 	"star/transport/wire"
 )
 
-// probe is what every Pong takes its bytes from; its length is the most that a Ping
-// may want. It is never written to.
+// probe has the bytes that Pongs send; its length is the largest size that a Ping may request. It is never written.
 var probe [8 << 20]byte
 
-// Server answers tools. Its methods may be called from several goroutines.
+// Server answers tools. Its methods are safe for concurrent use.
 type Server struct {
-	Program, Commit string // what this process is, for star doctor to compare
+	Program, Commit string // versions of this process, which star doctor compares
 	Workers         int    // ranks of the job
 	SendTimeout     time.Duration
 	Log             *slog.Logger
 
-	// Ask carries out a command and returns its answer, or what is wrong with it. It waits for either.
+	// Ask carries out a command and returns its answer, or an error text.
 	Ask func(args []string) (answer []byte, wrong string)
 }
 
-// Serve answers a tool until its connection ends, after five minutes without a frame, or with the
-// first frame that no tool sends. It first tells the tool the version and the host of this process.
+// Serve answers a tool until its connection ends, after five minutes without a frame, or at the first frame that tools
+// do not send. It first sends the tool the version and the host of this process.
 func (s *Server) Serve(conn transport.Conn) {
 	host, _ := os.Hostname()
 	self, _ := json.Marshal(map[string]any{
@@ -56,14 +55,14 @@ func (s *Server) Serve(conn transport.Conn) {
 			err = fmt.Errorf("unexpected frame %v from a tool", f.Kind)
 		}
 		if err != nil {
-			s.Log.Warn("closing the connection of a tool", "peer", conn.Peer(), "reason", err)
+			s.Log.Warn("closed the connection of a tool", "peer", conn.Peer(), "reason", err)
 			return
 		}
 	}
 }
 
-// ping answers a ping with as many bytes as it wants. More than the probe holds is an error,
-// which ends the connection: a stranger cannot have us send without bound.
+// ping answers a ping with the requested number of bytes. More than the probe holds is an error, which ends the
+// connection: the amount that a stranger can request is limited.
 func ping(conn transport.Conn, f transport.Frame) error {
 	m, err := wire.ParsePing(f.Header)
 	if err != nil {
@@ -78,8 +77,8 @@ func ping(conn transport.Conn, f transport.Frame) error {
 	return transport.Send(conn, wire.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, probe[:m.Want])
 }
 
-// control has a command carried out and sends what comes back. What is wrong with the command is in
-// the Reply; an error is one of the connection.
+// control lets Ask carry out a command and sends the answer. An invalid command is reported in the Reply; a returned
+// error is one of the connection.
 func (s *Server) control(conn transport.Conn, f transport.Frame) error {
 	m, err := wire.ParseControl(f.Header)
 	if err != nil {

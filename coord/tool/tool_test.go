@@ -12,7 +12,7 @@ import (
 	"star/transport/wire"
 )
 
-// dial connects a tool with a server that answers with the words of the command, or with what is wrong with it.
+// dial connects a tool to a server that answers with the words of the command, or with an error.
 func dial(t *testing.T) (tool transport.Conn, logs *bytes.Buffer, ended <-chan struct{}) {
 	t.Helper()
 	network, logs := new(transport.Pipe), new(bytes.Buffer)
@@ -46,7 +46,7 @@ func dial(t *testing.T) (tool transport.Conn, logs *bytes.Buffer, ended <-chan s
 	return tool, logs, done
 }
 
-// recv is the next frame with its payload.
+// recv returns the next frame with its payload.
 func recv(t *testing.T, conn transport.Conn, kind wire.Kind) (header, payload []byte) {
 	t.Helper()
 	conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -62,7 +62,7 @@ func recv(t *testing.T, conn transport.Conn, kind wire.Kind) (header, payload []
 	return header, payload
 }
 
-// A tool is told the version first; then commands and pings are answered, in order.
+// A tool gets the version first; then commands and pings are answered, in order.
 func TestServe(t *testing.T) {
 	tool, logs, ended := dial(t)
 	_, self := recv(t, tool, wire.KindWelcome)
@@ -94,7 +94,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// What no tool sends, and a ping that wants more than there is, end the connection with a reason in the log.
+// Frames that tools do not send, and a ping that requests too much, end the connection with a reason in the log.
 func TestServeEndsWhatIsWrong(t *testing.T) {
 	for want, send := range map[string]func(transport.Conn) error{
 		"unexpected frame":     func(c transport.Conn) error { return transport.Send(c, wire.Joined{}, nil) },

@@ -1,7 +1,6 @@
-// Package traffic keeps gradients from queueing at a link that is full: pushes that would meet there
-// wait for each other (Pacer), and reports of several workers go up a tree that follows the load
-// (Tree). Both go by the records of the workers. It is pure: callers say what the time is, and where
-// the workers are.
+// Package traffic keeps gradients from queueing at a full link: pushes that would collide there are delayed (Pacer), and
+// gradients of several workers are summed on a tree that follows the load (Tree). Both use the records of the workers. The
+// package is pure: callers pass the time and the locations of the workers.
 package traffic
 
 import (
@@ -15,20 +14,20 @@ import (
 	"star/transport/wire"
 )
 
-// Pacer keeps pushes apart that would meet at the servers' link (modes.Stagger): a release says how
-// long the push of its gradient waits. It predicts by the last times of each worker. A worker with
-// times that vary by more than half a push is not delayed, because a wait in vain would cost.
+// Pacer delays pushes that would collide at the servers' link (modes.Stagger): a release says how long the push of its
+// gradient waits. It predicts from the last times of each worker. A worker with times that vary by more than half a push
+// is not delayed, because a useless wait would cost time.
 //
 // The zero value delays no push and predicts nothing.
 type Pacer struct {
-	mean, dev []float64 // by worker: seconds from its release to its push, and how far it is off
+	mean, dev []float64 // by worker: mean and deviation of the seconds from its release to its push
 	seen      []int
 	begins    []time.Duration // by worker: when its push is predicted to begin, since the run began
-	delays    []time.Duration // by worker: told last
-	took      time.Duration   // of one push that has the link for itself; 0: pushes are not paced
+	delays    []time.Duration // by worker: the last delay
+	took      time.Duration   // duration of one push alone on the link; 0: pushes are not paced
 }
 
-// NewPacer makes one for that many ranks. It knows no times yet, and delays no push.
+// NewPacer returns a Pacer for this number of ranks. It has no measurements yet and delays no push.
 func NewPacer(workers int) Pacer {
 	return Pacer{
 		mean: make([]float64, workers), dev: make([]float64, workers), seen: make([]int, workers),
@@ -36,13 +35,13 @@ func NewPacer(workers int) Pacer {
 	}
 }
 
-// leastPush is the shortest push for which it is worth to wait: timers are not exact.
+// leastPush is the shortest push that is worth a delay: timers are not exact.
 const leastPush = time.Millisecond
 
-// enough is how many records of a worker there must be before its times are used.
+// enough is the number of records of a worker before its times are used.
 const enough = 5
 
-// Enabled says whether pushes may be paced.
+// Enabled reports whether pushes may be paced.
 func (p *Pacer) Enabled() bool { return p.seen != nil }
 
 // Delay is how long the next push of a worker waits for others.
@@ -53,7 +52,7 @@ func (p *Pacer) Delay(w int) time.Duration {
 	return p.delays[w]
 }
 
-// Observe takes in a record. Mean and deviation follow by a fifth of each new value.
+// Observe adds a record. Mean and deviation move by a fifth of each new value.
 func (p *Pacer) Observe(r *star.Record) {
 	if !p.Enabled() {
 		return
@@ -68,22 +67,22 @@ func (p *Pacer) Observe(r *star.Record) {
 	p.mean[w] += fresh * (own - p.mean[w])
 }
 
-// known says that it can be predicted when w will push.
+// known reports whether the time of w's push can be predicted.
 func (p *Pacer) known(w star.Worker) bool {
 	return p.seen[w] >= enough && p.dev[w] <= p.took.Seconds()/2
 }
 
-// Look decides whether pushes are paced: where not all workers wait for all others, and where all
-// pushes of an iteration take the link longer than their workers compute. far are the workers that
-// push over the link, rate is what it carries in bytes per second (0: unknown), and bytes those of a
-// push. on is what holds from now on; changed says that it did not before.
+// Look decides whether pushes are paced: if the updates do not wait for all workers, or if all pushes of an iteration
+// take longer than the workers compute. far are the workers that push over the link, rate is its capacity in bytes per
+// second (0 if unknown), and bytes is the size of a push. on is the decision; changed reports whether it differs from the
+// last one.
 func (p *Pacer) Look(far []int, rate, bytes float64, plan modes.Plan) (on, changed bool, why string) {
 	var took time.Duration
 	n, own := len(far), 0.
 	for _, w := range far {
 		own = max(own, p.mean[w])
 	}
-	why = "the link is not measured yet, or every push is of this host"
+	why = "the link is not measured yet, or all workers are on the servers' host"
 	if n > 1 && rate > 0 {
 		took = time.Duration(bytes / rate * float64(time.Second))
 		loaded := float64(n)*took.Seconds() > own
@@ -98,26 +97,25 @@ func (p *Pacer) Look(far []int, rate, bytes float64, plan modes.Plan) (on, chang
 	return on, changed, why
 }
 
-// allTogether says whether every update of p waits for all workers of its group.
+// allTogether reports whether every update of p waits for all workers of its group.
 func allTogether(p modes.Plan) bool {
 	return !slices.ContainsFunc(p.Groups, func(g modes.Group) bool { return g.Quorum < len(g.Members) || len(g.Riders) > 0 })
 }
 
-// Paces says that pushes wait for each other now.
+// Paces reports whether pushes are delayed now.
 func (p *Pacer) Paces() bool { return p.took > 0 }
 
-// Pushers says of each rank what its next push does.
+// Pushers describes the next push of each rank.
 type Pushers interface {
-	// Pushing says that the worker was released, and that its gradient goes over the link.
+	// Pushing reports whether the worker is released and its gradient will use the link.
 	Pushing(w star.Worker) bool
 
-	// Next says that the next push of a worker that is released now goes over the link, and that
-	// nothing else comes before it, such as an evaluation.
+	// Next reports whether the next push of a worker that is released now uses the link, and nothing such as an
+	// evaluation comes before it.
 	Next(w star.Worker) bool
 }
 
-// Pace says in releases how long their pushes wait: a worker keeps to Delay between its computation
-// and its push.
+// Pace sets in releases how long their pushes wait. A worker waits for this time between its computation and its push.
 func (p *Pacer) Pace(now time.Duration, rs []wire.Release, plan modes.Plan, pushers Pushers) {
 	if !p.Paces() || plan.Parents != nil {
 		return

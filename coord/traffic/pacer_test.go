@@ -11,14 +11,14 @@ import (
 	"star/transport/wire"
 )
 
-// pushing is workers that have been released or not, all of them with pushes over the link or none.
+// pushing describes workers that are all released or not, and all push over the link or not.
 type pushing struct{ released, far bool }
 
 func (p pushing) Pushing(star.Worker) bool { return p.released && p.far }
 func (p pushing) Next(star.Worker) bool    { return p.far }
 
-// Of three workers that are released at once the second and the third wait, if their times are steady, and unless all
-// workers wait for the last one.
+// Of three workers that are released at once the second and the third wait if their times are steady, unless all workers
+// wait for the last one.
 func TestPace(t *testing.T) {
 	for _, c := range []struct {
 		mode   string
@@ -59,8 +59,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// Pushes are paced while all of them take the link longer than their workers compute, or where updates do not wait for all
-// workers; never in a tree, or where pushes are too short.
+// Pushes are paced if all of them together take longer than the workers compute, or if updates do not wait for all
+// workers; never in a tree, or if pushes are too short.
 func TestLook(t *testing.T) {
 	for _, c := range []struct {
 		mode string
@@ -95,7 +95,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// The zero value takes everything and delays nothing.
+// The zero value accepts everything and delays nothing.
 func TestNoPacer(t *testing.T) {
 	var p Pacer
 	p.Observe(&star.Record{Worker: 3})

@@ -9,27 +9,26 @@ import (
 	"star/modes"
 )
 
-// Tree keeps a tree that fits what was measured. Rates are bytes per second. What is known of a
-// worker that has left stays: it may come back to the same host.
+// Tree keeps a tree that fits the measurements. Rates are bytes per second. Measurements of a worker that has left are
+// kept: it may come back to the same host.
 //
 // The zero value makes no tree.
 type Tree struct {
-	declared bool // the configuration says what the links carry
+	declared bool // the configuration has the links' capacity
 	keeper   modes.TreeKeeper
 	own      []time.Duration // by worker: mean time to compute a gradient; 0: unknown
 	rate     []float64       // by worker: the highest rate at which it has sent
 	use      []float64       // by worker: mean rate, in and out
 	seen     []int           // by worker: records
 
-	carried [][linkRates]float64 // by worker: the last rates at which its way to the shards carried bytes, as its kernel says
+	carried [][linkRates]float64 // by worker: the kernel's last estimates of the rate of its path to the shards
 }
 
-// linkRates is how many records of a worker say what its way carries: the kernel's value is of one
-// round trip.
+// linkRates is how many of a worker's last link rates are kept: the kernel's value is that of one round trip.
 const linkRates = 8
 
-// NewTree knows nothing yet: it has a tree when there are enough records of every worker. built is
-// the tree of the coordinator before; nil: none.
+// NewTree returns a Tree without measurements: it builds a tree when there are enough records of every worker. built is
+// the tree of the previous coordinator; nil without one.
 func NewTree(rule modes.TreeRule, workers int, built []star.Worker) Tree {
 	t := Tree{
 		declared: rule.Capacity > 0, keeper: modes.TreeKeeper{Rule: rule}, own: make([]time.Duration, workers),
@@ -40,14 +39,14 @@ func NewTree(rule modes.TreeRule, workers int, built []star.Worker) Tree {
 	return t
 }
 
-// Enabled says whether trees are made.
+// Enabled reports whether trees are made.
 func (t *Tree) Enabled() bool { return t.seen != nil }
 
-// Parents is the tree that there is now; nil: none.
+// Parents returns the present tree; nil without one.
 func (t *Tree) Parents() []star.Worker { return slices.Clone(t.keeper.Parents()) }
 
-// Observe takes in a record. The highest rate at which a worker has sent is taken for what its link
-// carries; its use is a mean.
+// Observe adds a record. The highest rate at which a worker has sent is the estimate of its link's capacity; its use is a
+// mean.
 func (t *Tree) Observe(r *star.Record) {
 	if !t.Enabled() {
 		return
@@ -73,20 +72,19 @@ func (t *Tree) Observe(r *star.Record) {
 	t.seen[w]++
 }
 
-// Member is a worker that is in the job now.
+// Member is a worker that takes part now.
 type Member struct {
 	Worker    int
 	Host      string
-	Beside    bool // it shares the host with every shard: what it sends goes over no link
-	Reachable bool // others can bring it gradients
+	Beside    bool // it is on the host of every shard, so its pushes use no link
+	Reachable bool // others can connect to it to send gradients
 }
 
-// load is what the tree is decided by, for gradients of that many bytes; false: it is unknown yet.
+// load is the input for the decision on the tree, for gradients of this size; false if it is not known yet.
 //
-// The time of an iteration is what it takes to compute, not what passed: when the links
-// are full the transfers take longer, so the time that passed would say that they are
-// just full, whatever the demand. Where all workers wait for each other it is the slowest
-// worker's, else the harmonic mean, which gives the rate of gradients.
+// The time of an iteration is the computing time, not the elapsed time: on full links the transfers take longer, so the
+// elapsed time would always make them look just full, whatever the demand. If all workers wait for each other it is the
+// slowest worker's time, otherwise the harmonic mean, which gives the rate of gradients.
 func (t *Tree) load(members []Member, bytes int64, together bool) (modes.TreeLoad, bool) {
 	n := len(t.seen)
 	l := modes.TreeLoad{Bytes: bytes, Spare: make([]float64, n), Hosts: make([]string, n), Able: make([]bool, n)}
@@ -101,7 +99,7 @@ func (t *Tree) load(members []Member, bytes int64, together bool) (modes.TreeLoa
 		l.Spare[w] = max(t.rate[w]-t.use[w], 0)
 		l.Hosts[w] = m.Host
 		if !t.declared && m.Beside {
-			continue // nothing of it goes over a link, neither alone nor in a tree
+			continue // it uses no link, neither alone nor in a tree
 		}
 		if l.Able[w] = m.Reachable; !l.Able[w] {
 			l.Others++
@@ -118,9 +116,9 @@ func (t *Tree) load(members []Member, bytes int64, together bool) (modes.TreeLoa
 	return l, true
 }
 
-// capacity gives the rule what the links carry: what the configuration says, or what was measured.
-// way is what pushes of that many workers got. What was measured moves by itself, so it is taken only
-// when it has moved by more than the band of the rule. It reports false while it is unknown.
+// capacity sets the capacity of the links in the rule: from the configuration, or as measured. way is the rate that pushes
+// of this number of workers achieved. A measurement varies, so it replaces the capacity only if it differs by more than
+// the band of the rule. capacity returns false while it is unknown.
 func (t *Tree) capacity(members []Member, way func(workers int) float64) bool {
 	if t.declared {
 		return true
@@ -132,8 +130,8 @@ func (t *Tree) capacity(members []Member, way func(workers int) float64) bool {
 			best = max(best, slices.Max(t.carried[m.Worker][:]))
 		}
 	}
-	// What pushes got, waits included, is the least that the links carry; of a link that is not full
-	// a worker's kernel knows better.
+	// The rate of the pushes, including waits, is a lower bound of the links' capacity. For a link that is not full the
+	// estimate of a worker's kernel is better.
 	now := 2 * max(way(far), best) // in and out
 	if now <= 0 || far < 2 {
 		return false
@@ -145,12 +143,11 @@ func (t *Tree) capacity(members []Member, way func(workers int) float64) bool {
 	return true
 }
 
-// Look decides whether the tree of a plan changes, about every second: at is the time since the run
-// began, samples and version are how far the job is, bytes those of a gradient, way as in capacity.
+// Look decides whether the tree of a plan changes. It is called about every second: at is the time since the run began,
+// samples and version are the progress of the job, bytes is the size of a gradient, way as in capacity.
 //
-// seen is what has become of the last change, once that is known. why is the reason for another tree
-// (Parents), and empty where it stays: it follows the load, and a tree that has not brought what was
-// predicted is taken back.
+// seen is the result of the last change, once it is known. why is the reason for another tree (Parents); empty if the tree
+// stays. The tree follows the load, and a tree without the predicted gain is undone.
 func (t *Tree) Look(at time.Duration, samples, version int64, plan modes.Plan, members []Member, bytes int64, way func(workers int) float64) (seen *modes.Verdict, why string) {
 	g := plan.Groups[0]
 	load, ok := t.load(members, bytes, g.Quorum == len(g.Members))
@@ -161,7 +158,7 @@ func (t *Tree) Look(at time.Duration, samples, version int64, plan modes.Plan, m
 	flat.Parents = nil
 	seen, why = t.keeper.Seen(at, samples, version, fmt.Sprint(flat, load.Able, load.Others))
 	if why != "" {
-		why = "back to the tree before: " + why
+		why = "back to the previous tree: " + why
 	} else if t.keeper.Ready() {
 		_, why = t.keeper.Update(load)
 	}

@@ -11,7 +11,7 @@ import (
 	"star/modes"
 )
 
-// three are workers on hosts of their own.
+// three are workers on three hosts.
 func three() (ms []Member) {
 	for w := range 3 {
 		ms = append(ms, Member{Worker: w, Host: fmt.Sprint("host", w), Reachable: true})
@@ -19,8 +19,8 @@ func three() (ms []Member) {
 	return ms
 }
 
-// What an automatic tree is decided by: the computation, not the transfers; of the slowest where all wait for all; and
-// what each worker has left of the rate at which it can send.
+// An automatic tree depends on the computing time, not the transfers: the slowest worker's if all wait for all; and on the
+// rest of the rate at which each worker can send.
 func TestTreeLoad(t *testing.T) {
 	for _, c := range []struct {
 		together bool
@@ -59,8 +59,8 @@ func TestTreeLoad(t *testing.T) {
 	}
 }
 
-// What pushes got of a link is not what it carries: most of a short push is waiting. The kernel of a worker knows better;
-// of a worker beside the shards it knows nothing of a link.
+// The rate of pushes is not the capacity of a link: a short push is mostly waiting. The estimate of a worker's kernel is
+// better; for a worker on the shards' host there is no link.
 func TestTreeCapacity(t *testing.T) {
 	for _, c := range []struct {
 		rates []float64 // by worker, as the kernels say; 0: nothing
@@ -96,7 +96,7 @@ func TestTreeCapacity(t *testing.T) {
 	}
 }
 
-// A tree is built when every worker reporting for itself needs more than the links carry, and not before all are known; a job
+// A tree is built when the workers need more than the links carry without one, and not before all are measured; a job
 // without trees has none.
 func TestTreeFollowsTheLoad(t *testing.T) {
 	a := NewTree(modes.TreeRule{Capacity: 1e4}, 3, nil)

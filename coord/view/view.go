@@ -1,5 +1,5 @@
-// Package view is what the coordinator shows of a job: the answer to star ctl status. It is pure: values go in and come
-// out. The coordinator collects them from its parts; all that is computed from several of them is computed here.
+// Package view defines what the coordinator shows of a job: the answer to star ctl status. It is pure. The coordinator
+// collects the values from its parts; this package computes what depends on several of them.
 //
 //	facts of the coordinator's parts ──► Status ──► JSON ──► star ctl, the page of the job, metrics, services
 package view
@@ -14,12 +14,12 @@ import (
 	"star/runlog"
 )
 
-// Status is the job now: the answer to `star ctl status`. Field names are those of the JSON, and
-// stay. Seconds, samples and bytes; what is not known is 0 or null.
+// Status is the present state of the job: the answer to `star ctl status`. The JSON field names are stable. Values are in
+// seconds, samples and bytes; unknown values are 0 or null.
 //
-// Phases follow one another: joining until the training begins, training, evaluating and saving at the
-// end, over. Waiting names what the job waits for now, in words; "nobody": for nothing.
-// A job that was taken over counts from its first coordinator's beginning.
+// The phases follow one another: joining until the training begins, training, evaluating and saving at the end, over.
+// Waiting names what the job waits for now, as text; "nothing" if it does not wait. Times of a job that was taken over
+// count from the begin of its first coordinator.
 type Status struct {
 	Job       string        `json:"job"`
 	Phase     string        `json:"phase"` // joining, training, evaluating, saving, over
@@ -37,14 +37,13 @@ type Status struct {
 	Rate      float64       `json:"samples_per_s"`
 	Switches  int           `json:"switches"`
 
-	// Efficiency is how fast the workers are, in samples, as a part of what they would be without
-	// exchange and waiting; 0: not known.
+	// Efficiency is the workers' speed in samples, relative to their speed without exchange and waiting; 0 if unknown.
 	Efficiency float64 `json:"scaling_efficiency,omitempty"`
 
-	Short      int              `json:"short,omitempty"`      // it waits, because it has fewer workers than these; 0: it does not
+	Short      int              `json:"short,omitempty"`      // the minimum of workers that the job waits for; 0 if it does not wait
 	Auto       bool             `json:"auto"`                 // a pilot changes the mode
-	Stragglers []string         `json:"stragglers,omitempty"` // what it says of slow workers
-	Refused    *advisor.Refusal `json:"refused,omitempty"`    // what it wants and was refused; nil: nothing
+	Stragglers []string         `json:"stragglers,omitempty"` // the pilot's verdicts on slow workers
+	Refused    *advisor.Refusal `json:"refused,omitempty"`    // a mode that was refused; nil without one
 
 	Noise   NoiseStatus    `json:"noise"`
 	Workers []WorkerStatus `json:"workers"`
@@ -53,57 +52,57 @@ type Status struct {
 	Shards  []ShardStatus  `json:"shards,omitempty"`
 }
 
-// NoiseStatus is how noisy gradients are: see package pgns.
+// NoiseStatus is the noise of gradients (package pgns).
 type NoiseStatus struct {
-	Scale        float64 `json:"scale"` // φ in samples; 0: not known
+	Scale        float64 `json:"scale"` // φ in samples; 0 if unknown
 	Grad2        float64 `json:"grad2"`
 	Var          float64 `json:"var"`
-	Mixed        bool    `json:"mixed"` // of gradients of different versions: too much
+	Mixed        bool    `json:"mixed"` // includes gradients of different versions, which raises it
 	Observations int64   `json:"observations"`
 }
 
-// WorkerStatus is one line of the live table. Times are in seconds: Iteration, Busy and Own are means over the last
+// WorkerStatus is the status of one rank. Times are in seconds: Iteration, Busy and Own are means over the last
 // iterations, Compute and Wait are the last one's. States: absent (no worker has had the rank), joining, computing,
-// waiting (its gradient is there, and the update is not), parked (no batch is left for it), gone. What a worker has not
-// measured is 0.
+// waiting (its gradient has arrived and the update is not made), parked (no batch is left for it), gone. Values that the
+// worker has not measured are 0.
 type WorkerStatus struct {
 	Worker    int     `json:"worker"`
 	Peer      string  `json:"peer"`
 	State     string  `json:"state"` // absent, joining, computing, waiting, parked, gone
 	Step      int64   `json:"step"`
 	Iteration float64 `json:"iteration_s"`
-	Busy      float64 `json:"busy_s"` // of it, without waiting for others
+	Busy      float64 `json:"busy_s"` // the part of Iteration without waiting for others
 	Compute   float64 `json:"compute_s"`
 	Wait      float64 `json:"wait_s"`
 	CPU       float64 `json:"cpu"` // processor time of the process for each second of the last iteration
 	Rate      float64 `json:"samples_per_s"`
 	Stale     int64   `json:"staleness"`
 	PushDelay float64 `json:"push_delay_s,omitempty"` // how long its next push waits for others
-	Slowdown  float64 `json:"slowdown,omitempty"`     // own time over that of the fast ones; 0: the pilot does not call it slow, or there is none
+	Slowdown  float64 `json:"slowdown,omitempty"`     // own time relative to the fast workers; 0 unless a pilot calls it slow
 	Cause     string  `json:"cause,omitempty"`        // why it is slow
 
-	Poison map[string]int64 `json:"poison,omitempty"` // gradients that were left out, by cause
+	Poison map[string]int64 `json:"poison,omitempty"` // excluded gradients, by cause
 
-	Site   string  `json:"site,omitempty"`    // its host, as servers name theirs
-	Own    float64 `json:"own_s,omitempty"`   // loading and computing, of an iteration
-	NetIn  float64 `json:"net_in,omitempty"`  // bytes of parameters of its last iteration
-	NetOut float64 `json:"net_out,omitempty"` // and of its gradient
+	Site   string  `json:"site,omitempty"`    // its host; servers with the same site share it
+	Own    float64 `json:"own_s,omitempty"`   // loading and computing in an iteration
+	NetIn  float64 `json:"net_in,omitempty"`  // bytes received in its last iteration: parameters
+	NetOut float64 `json:"net_out,omitempty"` // bytes sent in its last iteration: its gradient
 
-	Telemetry map[string]float64 `json:"telemetry,omitempty"` // of the last record, by name
+	Telemetry map[string]float64 `json:"telemetry,omitempty"` // from the last record, by name
 }
 
-// ShardStatus says where a shard is. Server is the one that it is at now, also while it moves; with
-// copies it is the primary.
+// ShardStatus is the location of a shard. Server is its present server, also during a move; with copies it is the
+// primary.
 type ShardStatus struct {
 	Shard  int   `json:"shard"`
 	Server int   `json:"server"` // its rank
 	Bytes  int64 `json:"bytes"`  // of its parameters
 	Moving bool  `json:"moving,omitempty"`
 
-	// With copies (Config.Replicas): the term of its view, and who else holds it, in order of succession.
+	// With copies (Config.Replicas): the term of its view, and the followers in order of succession.
 	Term      int64 `json:"term,omitempty"`
 	Followers []int `json:"followers,omitempty"`
-	Replicas  int   `json:"replicas,omitempty"` // that there are to be
+	Replicas  int   `json:"replicas,omitempty"` // the configured number of copies
 }
 
 // ServerStatus is one star-ps process.
@@ -114,24 +113,23 @@ type ServerStatus struct {
 	Shards int    `json:"shards"`
 	Gone   bool   `json:"gone,omitempty"`
 
-	// CopyRate is what the last shard that moved here came with, in bytes per second; 0: no
-	// shard has.
+	// CopyRate is the rate of the last shard that moved here, in bytes per second; 0 without one.
 	CopyRate float64 `json:"copy_Bps,omitempty"`
 
-	Site string      `json:"site,omitempty"` // with --move-shards auto: its host, as workers name theirs
-	Load *ServerLoad `json:"load,omitempty"` // likewise, of a server that says so
+	Site string      `json:"site,omitempty"` // with --move-shards auto: its host; workers with the same site share it
+	Load *ServerLoad `json:"load,omitempty"` // likewise; nil if the server reports no load
 }
 
-// ServerLoad is what a server uses and what its host has: processors and bytes per second. A
-// capacity of 0 is not known.
+// ServerLoad is a server's usage and the capacity of its host: processors and bytes per second. A capacity of 0 is
+// unknown.
 type ServerLoad struct {
-	Host string `json:"host"` // as the server calls it
+	Host string `json:"host"` // the server's own name for it
 
 	CPU    float64 `json:"cpu"`
 	NetIn  float64 `json:"net_in"` // from and to other hosts
 	NetOut float64 `json:"net_out"`
 
-	HostCPU    float64 `json:"host_cpu"` // all processes there
+	HostCPU    float64 `json:"host_cpu"` // all processes on the host
 	HostNetIn  float64 `json:"host_net_in"`
 	HostNetOut float64 `json:"host_net_out"`
 
@@ -140,15 +138,14 @@ type ServerLoad struct {
 	LinkOut float64 `json:"capacity_net_out"`
 	Free    int64   `json:"memory_free"` // bytes
 
-	// Inflow is at which rate gradients of workers on other hosts come in while at least one does;
-	// 0: not known.
+	// Inflow is the rate at which gradients from other hosts arrive while at least one does; 0 if unknown.
 	Inflow float64 `json:"inflow_Bps"`
 }
 
-// Training is what is known of a worker that takes part in the training.
+// Training is the state of a worker that takes part in the training.
 type Training struct {
 	Stopped, Parked, Waiting bool  // as the engine says
-	Step, Basis              int64 // in hand, and the version that it is computed with
+	Step, Basis              int64 // its present step, and the version that it is computed with
 	Version                  int64 // of the parameters now
 	Measured                 *measure.Worker
 	Last                     *star.Record
@@ -156,7 +153,7 @@ type Training struct {
 	Poison                   map[string]int64
 }
 
-// Trains fills in what a worker that trains adds to its line.
+// Trains sets the fields of a worker that trains.
 func (w *WorkerStatus) Trains(t *Training) {
 	w.State = "computing"
 	switch {
@@ -179,12 +176,12 @@ func (w *WorkerStatus) Trains(t *Training) {
 	}
 }
 
-// Located fills in where a worker is and what it sends, for services that move shards.
+// Located sets where a worker is and its traffic, for services that move shards.
 func (w *WorkerStatus) Located(site string, t *Training) {
 	w.Site, w.Own, w.NetIn, w.NetOut = site, t.Measured.Own.Mean(), t.Last.NetIn, t.Last.NetOut
 }
 
-// Phase is that of a job that has begun.
+// Phase is the phase of a job that has begun.
 func Phase(over, final, saving bool) string {
 	switch {
 	case over:
@@ -197,8 +194,8 @@ func Phase(over, final, saving bool) string {
 	return "training"
 }
 
-// Times are what an iteration takes each worker itself, without waiting for others, by rank; 0: unknown, or gone. They
-// are means of the last iterations.
+// Times returns by rank how long an iteration takes each worker without waiting for others: a mean of the last
+// iterations; 0 if unknown or gone.
 func (s *Status) Times() []time.Duration {
 	ts := make([]time.Duration, len(s.Workers))
 	for i, w := range s.Workers {
@@ -209,7 +206,7 @@ func (s *Status) Times() []time.Duration {
 	return ts
 }
 
-// named are the metrics that were measured, by name; nil if there are none.
+// named returns the measured metrics by name; nil without any.
 func named(t *star.Telemetry) map[string]float64 {
 	if t.Seen == 0 {
 		return nil

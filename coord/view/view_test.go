@@ -9,7 +9,7 @@ import (
 	"star/coord/measure"
 )
 
-// A worker's line says what it does now; numbers that it has not measured are 0, and none is negative or not finite.
+// A worker's line has its present state; numbers that it has not measured are 0, and none is negative or not finite.
 func TestWorker(t *testing.T) {
 	for _, c := range []struct {
 		t    Training
@@ -57,7 +57,7 @@ func TestPhase(t *testing.T) {
 	}
 }
 
-// Times are those of workers that are there.
+// Times are those of present workers.
 func TestTimes(t *testing.T) {
 	s := Status{Workers: []WorkerStatus{{State: "computing", Busy: 0.5}, {State: "gone", Busy: 2}, {State: "absent"}, {State: "joining"}}}
 	if ts := s.Times(); len(ts) != 4 || ts[0] != time.Second/2 || ts[1]+ts[2]+ts[3] != 0 {

@@ -42,7 +42,7 @@ import (
 )
 
 const (
-	user     = 65532 // who the programs run as: "nonroot", as in distroless images
+	user     = 65532 // user of the programs: "nonroot", as in distroless images
 	mostSize = 30_000_000
 	source   = "deploy/image"
 )
@@ -240,7 +240,7 @@ func rootfs(programs []string) ([]byte, error) {
 	}
 	var roots bytes.Buffer
 	for r := range bundle.Roots() {
-		if r.Constraint == nil { // a bundle in PEM cannot say for whom else they are
+		if r.Constraint == nil { // a bundle in PEM cannot express constraints
 			if err := pem.Encode(&roots, &pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate}); err != nil {
 				return nil, err
 			}

@@ -1,4 +1,4 @@
-"""A script of DistributedDataParallel whose gradients go around a ring of STAR, in the place of NCCL's or Gloo's: who dies is left out, and the others go on.
+"""A script of DistributedDataParallel with STAR's ring instead of NCCL or Gloo: if a process dies, the others continue.
 
 torchrun --nproc_per_node 4 ddp.py    # with STAR_COORDINATOR, and STAR_ARCH=allreduce: see docs/python.md
 """

@@ -1,6 +1,6 @@
-"""Fine-tuning of a model of Hugging Face's transformers in a loop of one's own: all layers but the last one and the head are frozen.
+"""Fine-tuning of a model of Hugging Face's transformers in your own loop: all layers but the last one and the head are frozen.
 
-star run --workers 4 -- python finetune.py --base FOLDER    # what save_pretrained has written; without it, a small model is made from a config
+star run --workers 4 -- python finetune.py --base FOLDER    # from save_pretrained; without it, a small model from a config
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""A GAN, whose two optimizers take turns with each batch:
+"""A GAN: two optimizers in turns with each batch:
 
 star run --workers 4 --arch allreduce -- python gan.py
 
-Each step of either optimizer is one of all workers together. A batch of the data set counts once.
+Each step of either optimizer takes the mean gradient of all workers. A batch of the data set counts once.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""REINFORCE, which has no data set: a step is as many episodes as the job wants of this worker.
+"""REINFORCE, without a data set: the job decides how many episodes of this worker make a step.
 
 star run --workers 4 -- python reinforce.py
 
-A walker on a line of cells begins anywhere and wins by reaching the goal in time; the goal is at the left or at the right end, and the walker is told which.
+A walker on a line of cells begins anywhere and wins by reaching the goal in time; the goal is at the left or at the right end, which the walker observes.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""ResNet-20 (He et al. 2015, section 4.2) on pictures of CIFAR's form, in bf16 where it pays, with batch normalisation:
+"""ResNet-20 (He et al. 2015, section 4.2) on images in CIFAR's format, with batch normalisation and optional bf16:
 
-star run --workers 4 -- python resnet.py --data FOLDER    # of cifar-10-batches-bin
+star run --workers 4 -- python resnet.py --data FOLDER    # cifar-10-batches-bin
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face's transformers, with STAR: a small BERT, made from a config, learns whether a sentence has more of one word than of another.
+"""The Trainer of Hugging Face's transformers, with STAR: a small BERT, made from a config, learns which of two words is more frequent in a sentence.
 
 star run --workers 4 -- python trainer.py
 """

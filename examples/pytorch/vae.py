@@ -1,8 +1,8 @@
-"""A variational autoencoder of small pictures, whose loss is a sum over the batch:
+"""A variational autoencoder of small images, with a loss that is a sum over the batch:
 
 star run --workers 4 -- python vae.py
 
-Batches are whole in every mode, so that the loss is that of plain PyTorch. divisible=True allows cutting them: loss="sum" then keeps an update as long as it was.
+Batches are whole in every mode, so the loss is that of plain PyTorch. With divisible=True, which allows cutting them, loss="sum" keeps the length of an update.
 """
 
 import argparse

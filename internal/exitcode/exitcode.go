@@ -1,5 +1,6 @@
-// Package exitcode says with which code a process ends, and why: one table for every program, for what members tell each other when they
-// refuse one (Reject), and for docs/recover.md. 65 to 78 are those of sysexits.h, as far as their meanings go; 128 and more are signals', as in a shell.
+// Package exitcode has the exit codes of all programs, their meanings, and the codes that a member sends when it rejects
+// another one (Reject). docs/recover.md prints the table. Codes 65 to 78 follow sysexits.h as far as their meanings go;
+// 128 and more are signals, as in a shell.
 package exitcode
 
 // The codes.
@@ -19,7 +20,7 @@ const (
 	Terminated = 143
 )
 
-// Code is a row of the table, in the words of docs/recover.md.
+// Code is a row of the table in docs/recover.md.
 type Code struct {
 	Number            int
 	Meaning, Examples string
@@ -27,17 +28,17 @@ type Code struct {
 
 // Table has every code.
 var Table = []Code{
-	{OK, "finished", "the job came to its end, or `star ctl stop`"},
-	{Failure, "a failure without a class of its own", "a command that the coordinator refuses; a failed check of `star doctor`; the port of a `star-ps` is taken; the run log or the last checkpoint cannot be written"},
-	{Usage, "usage", "an unknown flag, key, model or mode; a value out of range; a rank that is taken or out of range; more workers than `--workers`; a bad `--dataset`; the port of `star run` is taken; another job has `--out` or `--checkpoint`"},
-	{Corrupt, "data, checkpoint or file of settings (`--config`) corrupt", "the message names file, byte, what was expected and found; a packed file (gzip, NPZ, Parquet) that unpacks to more than 100 times its size and 64 MiB"},
-	{Missing, "data, checkpoint or file of settings missing", "the message names the file; `star sched cancel` of a job that nobody has submitted"},
-	{Lost, "lost for good", "nobody joined within `--join-timeout`; `star ctl` without a job; a server is gone; most of the `--coordinators` are gone; a `star-ps` that was started in the place of one that may coordinate, and did not get it; the last worker is gone; for a worker: coordinator or shard is gone; an object store with the checkpoint does not answer"},
-	{Diverged, "diverged", "a gradient or loss was NaN or Inf, with `--on-nan stop`: for a worker its own, for a job those of most workers; a gradient does not belong, with `--poison fatal`"},
-	{Unwritable, "a file cannot be created or written", "`star sched serve` and `submit`: the disk with the queue is full, or the folder cannot be written; what `star sched sim` and `star export` are to write; the folder of `star install`"},
-	{Restart, "this member must restart", "a worker that the job goes on without; one that comes back when the job has begun"},
-	{Refused, "token or TLS refused", "the token is wrong or missing; a certificate that the other side does not accept; one side speaks TLS and the other does not; an object store refuses its key"},
-	{Disagree, "members disagree", "model, seed, data or batch differ from what `star-ps` was told, or from the first worker's; another job's name; another protocol; not the checkpoint's model or data; a member that broke the protocol; a checkpoint of another optimiser; a `star-ps` that may coordinate and stood still until another one had its place"},
+	{OK, "finished", "the job reached its end, or `star ctl stop`"},
+	{Failure, "a failure without a class of its own", "a command that the coordinator rejects; a failed check of `star doctor`; the port of a `star-ps` is taken; the run log or the last checkpoint cannot be written"},
+	{Usage, "usage", "an unknown flag, key, model or mode; a value out of range; a rank that is taken; more workers than `--workers`; an invalid `--dataset`; the port of `star run` is taken; another job uses `--out` or `--checkpoint`"},
+	{Corrupt, "data, checkpoint or settings (`--config`) corrupt", "the message names file, byte, expected and found value; an archive (gzip, NPZ, Parquet) that unpacks to more than 100 times its size and 64 MiB"},
+	{Missing, "data, checkpoint or settings missing", "the message names the file; `star sched cancel` of an unknown job"},
+	{Lost, "lost for good", "no member joined within `--join-timeout`; `star ctl` without a job; coordinator, server, shard or last worker lost; most of the `--coordinators` lost, or a replacement got no place; the checkpoint's object store does not answer"},
+	{Diverged, "diverged", "NaN or Inf in a gradient or loss, with `--on-nan stop`: a worker's own, for a job that of most workers; an implausible gradient, with `--poison fatal`"},
+	{Unwritable, "a file cannot be created or written", "the queue of `star sched`; output of `star sched sim`, `star export`, `star install`"},
+	{Restart, "this member must restart", "the job continues without this worker; a member that comes back after the job started"},
+	{Refused, "token or TLS rejected", "a wrong or missing token; a certificate that the other side rejects; TLS on one side only; an object store rejects its key"},
+	{Disagree, "members disagree", "model, seed, data, batch, optimiser, job name or protocol differ from the job's or the checkpoint's; a member that violated the protocol; a candidate coordinator that was suspended until another process had its place"},
 	{Interrupt, "SIGINT", "left cleanly, after a checkpoint. Not 0, because an orchestrator would count the rank as completed"},
 	{Terminated, "SIGTERM", "as 130"},
 }

@@ -276,7 +276,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.MaxStaleness, "max-staleness", 0, "allreduce: drop gradients of riders that are older, in updates; 0: none")
 	Var(s, &j.Bucket, "bucket", defaults.Bucket, "allreduce: MB of the gradient that are exchanged at once, while the rest is computed")
 	Var(s, &j.RingModel, "allreduce-model", "", "allreduce: cost model that star bench allreduce --tune has written")
-	Var(s, &j.Algorithm, "allreduce-algorithm", "auto", "allreduce: how vectors are summed; auto: the cheapest by the cost model", "auto", "ring", "doubling", "halving", "tree", "double-tree", "hierarchy", "hierarchy-doubling")
+	Var(s, &j.Algorithm, "allreduce-algorithm", "auto", "allreduce: how vectors are summed; auto: the cheapest by the cost model; late: as auto, and the others begin without a rank that always arrives last", "auto", "ring", "doubling", "halving", "tree", "double-tree", "hierarchy", "hierarchy-doubling", "late")
 	Var(s, &j.Connections, "allreduce-connections", 1, "allreduce: TCP connections between two workers, for networks that limit each")
 	Var(s, &j.Transport, "allreduce-transport", "auto", "allreduce: how members reach each other; auto: through shared memory within a host, over TCP between hosts", "auto", "shm", "unix", "tcp")
 	Var(s, &j.Checksum, "allreduce-checksum", "auto", "allreduce: CRC-32 over what members send over TCP without TLS; auto: between hosts", "auto", "on", "off")

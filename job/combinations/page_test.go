@@ -9,43 +9,34 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/combinations.md anew")
-
-const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefgh"
+var update = flag.Bool("update", false, "write docs/combinations.md")
 
 // page is docs/combinations.md.
 func page() string {
 	var b strings.Builder
-	b.WriteString(`# What goes together
+	b.WriteString(`# Combinations of features
 
-Written by ` + "`go test ./job/combinations -update`" + ` from the table by which jobs are checked (` + "`job/combinations`" + `).
-A cell says whether a job can have both: · yes; a number: no, with the reason below. What the table does not name goes together with everything,
-TLS (` + "`--tls-cert`" + `) for one.
-A test makes a configuration of every cell and holds the check against the table; another one trains a small job for all pairs of architecture, copies, coordinators, codecs, baselines, trees and TLS that are allowed.
+Which features a job cannot have together, why, and what to use instead.
+A feature that is not listed combines with every other one; so do two features without a common number.
+The page is written by ` + "`go test ./job/combinations -update`" + ` from the table that checks jobs (` + "`job/combinations`" + `).
+A test builds a configuration for each pair of features and compares the check with the table.
+Another test trains a small job for each allowed pair of architecture, copies, coordinators, codecs, baselines, trees and TLS.
 
 `)
 	for i, n := range names {
-		fmt.Fprintf(&b, "- **%s** (%c): %s\n", n.Short, letters[i], n.Long)
-	}
-	b.WriteString("\n| |")
-	for f := range numFeatures {
-		fmt.Fprintf(&b, " %c |", letters[f])
-	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", int(numFeatures)) + "\n")
-	for f := range numFeatures {
-		fmt.Fprintf(&b, "| %v |", f)
-		for g := range numFeatures {
-			mark := "·"
-			if f == g {
-				mark = " "
-			} else if i := slices.IndexFunc(Refusals, func(r Refusal) bool { return len(r.Of) == 2 && Of(f, g) == Of(r.Of...) }); i >= 0 {
-				mark = fmt.Sprint(i + 1)
+		var rows []string
+		for row, r := range Refusals {
+			if slices.Contains(r.Of, Feature(i)) {
+				rows = append(rows, fmt.Sprint(row+1))
 			}
-			fmt.Fprintf(&b, " %s |", mark)
+		}
+		fmt.Fprintf(&b, "- **%s**: %s", n.Short, n.Long)
+		if rows != nil {
+			fmt.Fprintf(&b, " (%s)", strings.Join(rows, ", "))
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString("\n| | not together | why | instead |\n|---|---|---|---|\n")
+	b.WriteString("\n| | rejected together | why | instead |\n|---|---|---|---|\n")
 	for i, r := range Refusals {
 		var of []string
 		for _, f := range r.Of {
@@ -56,7 +47,7 @@ A test makes a configuration of every cell and holds the check against the table
 	return b.String()
 }
 
-// docs/combinations.md is what the table says.
+// TestPage compares docs/combinations.md with the table.
 func TestPage(t *testing.T) {
 	const file = "../../docs/combinations.md"
 	want := page()
@@ -70,11 +61,11 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("%s is not what the table says: go test ./job/combinations -update", file)
+		t.Errorf("%s differs from the table: go test ./job/combinations -update", file)
 	}
 }
 
-// Each refusal names a setting, a reason and a way out, and can happen: no other one is said in its place.
+// TestRefusals checks that each refusal has a setting, a reason and an alternative, and that no earlier one hides it.
 func TestRefusals(t *testing.T) {
 	for i := range Refusals {
 		r := &Refusals[i]

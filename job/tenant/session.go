@@ -231,7 +231,7 @@ func leasesIn(s *actuate.Store) (ls []wire.Lease) {
 	for _, e := range es[:min(len(es), wire.MaxLeases)] {
 		l := wire.Lease{Name: e.Name, State: string(e.State), Why: e.Why}
 		if e.State != actuate.Corrupt {
-			l.What, l.Who = e.What(), e.Owner.Who
+			l.What, l.Owner = e.What(), e.Owner.Who
 		}
 		ls = append(ls, l)
 	}

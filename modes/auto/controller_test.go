@@ -187,6 +187,37 @@ func TestCrowdedComesBack(t *testing.T) {
 	}
 }
 
+// On full hosts a plan is not exchanged for another one, only for SSGD: what its workers take says nothing of other plans.
+func TestCrowdedStays(t *testing.T) {
+	for _, busy := range []float64{0.9, 0.4} {
+		p := modes.XOrder(4, 3)
+		c, err := auto.New(auto.Config{Workers: 4, Batch: batch, Queue: auto.QueueParts}, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := sim.Run(sim.Config{Times: spend{n: 4, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {
+			d := jitter(7, w, step, .03) * float64(100*time.Millisecond)
+			if w >= 2 {
+				d *= 3
+			}
+			return time.Duration(d)
+		}}, Plan: p, Batch: batch, Limit: 40 * time.Second, Learner: &sim.Tally{},
+			Pilot: &pilot{c: c, bad: func(r *star.Record) { r.Telemetry.Set(star.HostCPU, busy) }}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		others := 0
+		for _, s := range r.Switches {
+			if !s.Plan.Equal(modes.SSGD(4)) {
+				others++
+			}
+		}
+		if (others > 0) != (busy < 0.75) {
+			t.Errorf("%.1f of the processors busy: %v", busy, r.Switches)
+		}
+	}
+}
+
 // Staleness that may cost twice as much as believed: by what is believed ASGD saves 8 % here, and SSGD is not left for it. Where ASGD stands already and by what is believed
 // saves something, SSGD comes back by the same measure.
 func TestCautious(t *testing.T) {

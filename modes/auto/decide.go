@@ -125,6 +125,10 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 			c.current.wants = 0 // the workers share processors, and are slow in turn
 			return price.Decision{}, false
 		}
+		if c.obs.crowded(needed-1) && !best.Plan.Equal(ssgd) && !c.current.plan.Equal(ssgd) && !c.current.fled {
+			c.current.wants = 0 // times under one plan do not predict those under another, and this one has not disappointed
+			return price.Decision{}, false
+		}
 		if best.Plan.Equal(ssgd) && c.home.early(at, slowest, c.dwell(slowest), c.worth.cautious(f, home), c.worth.cautious(f, present)) {
 			return price.Decision{}, false
 		}
@@ -192,8 +196,9 @@ func (c *Controller) adopt(at, slowest time.Duration, best price.Decision, prese
 // How long the late workers will take is not known. Half of what has lasted for t lasts for 2t and longer, whatever the
 // scale (the prior 1/t of Jeffreys), so their iterations are priced as twice what they have taken by now. If that is
 // wrong, little is lost: in x-order of nearly all workers an update waits for no particular worker, and few gradients
-// are stale. A worker that has met its deadlines for long is waited for until twice the deadline: every worker has a
-// hiccup once.
+// are stale. A worker that has met its deadlines for long is waited for until twice the deadline, or until it is late
+// again after an iteration that took half longer than the median: every worker has a hiccup once, and hardly two in a
+// row (TestEscapeInCalm has the rate).
 //
 // As the plan was chosen blind, it is left without a dwell, and for a queue or local steps before much was seen.
 func (c *Controller) escape(at time.Duration, h price.History, f price.Forecast) (price.Decision, bool) {
@@ -203,7 +208,7 @@ func (c *Controller) escape(at time.Duration, h price.History, f price.Forecast)
 	}
 	f.Times, h = slices.Clone(f.Times), slices.Clone(h)
 	for i := range c.obs.workers {
-		if w := &c.obs.workers[i]; w.late > 1 || w.late == 1 && w.seen <= price.Remembered {
+		if w := &c.obs.workers[i]; w.late > 1 || w.late == 1 && (w.seen <= price.Remembered || w.leaps > 0) {
 			late++
 			f.Times[i] = max(2*(at-w.released), f.Times[i])
 			h[i] = []time.Duration{f.Times[i]}

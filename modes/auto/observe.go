@@ -305,7 +305,9 @@ func (obs *observations) crowded(least float64) bool {
 
 // Deadline is the time after which an iteration of w counts as late: beyond the median by ten times the spread
 // (1.4826·MAD, which is the standard deviation of normal values), and beyond the longest of the latest iterations by
-// half. ok: enough records.
+// half. After an iteration that took half longer than the median the next one counts as late sooner: beyond the median
+// of those before by five times their spread, and by 15 %. That detects a worker that has become slow for good
+// (escape). ok: enough records.
 func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 	vs := c.obs.workers[w].times.vals
 	if len(vs) < needed {
@@ -331,10 +333,20 @@ func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 			vs[i] *= fit.Of(c.load(w)) / fit.Of(k.samples.vals[i])
 		}
 	}
-	m := median(vs)
+	if k := &c.obs.workers[w]; k.leaps > 0 && c.current.plan.Local == 0 && len(vs) >= needed+k.leaps {
+		m, spread := middle(k.times.inOrder()[:len(vs)-k.leaps])
+		return price.Seconds(max(m+5*spread, 1.15*m)), true
+	}
+	m, spread := middle(vs)
+	return price.Seconds(max(m+10*spread, 1.5*slices.Max(vs))), true
+}
+
+// middle is the median of vs and their spread around it: 1.4826 times the median of the deviations.
+func middle(vs []float64) (m, spread float64) {
+	m = median(vs)
 	dev := make([]float64, len(vs))
 	for i, v := range vs {
 		dev[i] = math.Abs(v - m)
 	}
-	return price.Seconds(max(m+10*1.4826*median(dev), 1.5*slices.Max(vs))), true
+	return m, 1.4826 * median(dev)
 }

@@ -2,6 +2,7 @@ package auto
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -154,6 +155,128 @@ func TestEscape(t *testing.T) {
 		k.Installed(at, modes.SSGD(n))
 		if k.current.fled {
 			t.Errorf("%s: a plan of somebody else's is taken for its own", c.name)
+		}
+	}
+}
+
+// life has n workers make rounds of SSGD, in which worker w takes took(round, w), and tells k what the coordinator would:
+// deadlines that are over, arrivals and updates. It ends when changed, which gets each change of the plan, returns false.
+func life(t *testing.T, k *Controller, n, rounds int, took func(round int, w star.Worker) time.Duration, changed func(at time.Duration, d price.Decision) bool) {
+	t.Helper()
+	at := time.Duration(0)
+	all := make([]star.Worker, n)
+	for w := range all {
+		all[w] = star.Worker(w)
+	}
+	for round := range rounds {
+		type event struct {
+			at   time.Duration
+			w    star.Worker
+			late bool
+		}
+		var events []event
+		longest := time.Duration(0)
+		for _, w := range all {
+			d := took(round, w)
+			longest = max(longest, d)
+			events = append(events, event{at + d, w, false})
+			if deadline, ok := k.Deadline(w); ok {
+				for deadline = max(deadline, 250*time.Millisecond); deadline < d; deadline *= 2 { // measure.Patience
+					events = append(events, event{at + deadline, w, true})
+				}
+			}
+		}
+		slices.SortStableFunc(events, func(a, b event) int { return int(a.at - b.at) })
+		for _, e := range events {
+			if e.late {
+				k.Late(e.w)
+			} else {
+				k.Observe(star.Record{Worker: e.w, Step: int64(round), Basis: int64(round), Compute: took(round, e.w), Samples: 64})
+			}
+			if d, change := k.Decide(e.at); change && !changed(e.at, d) {
+				return
+			}
+		}
+		at += longest
+		k.Fired(at, all, 64*n)
+	}
+}
+
+// A worker that becomes three times slower is answered within 2.5 s of iterations of 0.6 s, whenever that is.
+func TestEscapeFromAnyMoment(t *testing.T) {
+	const n = 4
+	for _, from := range []int{4, 10, 31, 40, 100, 300} {
+		k, err := New(Config{Workers: n, Batch: 64, Queue: QueueParts}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rng := rand.New(rand.NewPCG(1, uint64(from)))
+		known := map[[2]int]time.Duration{}
+		took := func(round int, w star.Worker) time.Duration {
+			key := [2]int{round, int(w)}
+			if known[key] == 0 {
+				d := 600 * (1 + 0.02*rng.NormFloat64())
+				if w == 2 && round >= from {
+					d *= 3
+				}
+				known[key] = time.Duration(d * float64(time.Millisecond))
+			}
+			return known[key]
+		}
+		begun := time.Duration(0)
+		for round := range from {
+			longest := time.Duration(0)
+			for w := range star.Worker(n) {
+				longest = max(longest, took(round, w))
+			}
+			begun += longest
+		}
+		after := time.Hour
+		life(t, k, n, from+20, took, func(at time.Duration, d price.Decision) bool {
+			after = at - begun
+			return false
+		})
+		if after < 0 || after > 2550*time.Millisecond {
+			t.Errorf("slow from round %d on: the first change comes after %v", from, after)
+		}
+	}
+}
+
+// In calm jobs, where one iteration in 200 takes three times as long by chance, escape changes the plan in at most
+// one of 1,000 rounds once the workers are known, whatever the scatter of the other iterations.
+func TestEscapeInCalm(t *testing.T) {
+	const n, rounds = 4, 5000
+	for _, scatter := range []float64{0.01, 0.1, 0.2} {
+		rng := rand.New(rand.NewPCG(2, 2))
+		k, err := New(Config{Workers: n, Batch: 64, Queue: QueueParts}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		round, alarms := -1, 0
+		of := make([]time.Duration, n)
+		took := func(now int, w star.Worker) time.Duration {
+			if now != round {
+				round = now
+				for w := range of {
+					d := 0.6 * math.Exp(scatter*rng.NormFloat64())
+					if rng.IntN(200) == 0 {
+						d *= 3
+					}
+					of[w] = time.Duration(d * float64(time.Second))
+				}
+			}
+			return of[w]
+		}
+		life(t, k, n, rounds, took, func(at time.Duration, d price.Decision) bool {
+			if round > price.Remembered && strings.HasSuffix(d.Why, ", as it seems") {
+				alarms++
+			}
+			k.Installed(at, modes.SSGD(n))
+			return true
+		})
+		t.Logf("scatter %.2f: %d alarms in %d rounds", scatter, alarms, rounds)
+		if alarms > rounds/1000 {
+			t.Errorf("scatter %.2f: %d alarms in %d rounds", scatter, alarms, rounds)
 		}
 	}
 }

@@ -169,7 +169,7 @@ def test_refused(job: Any) -> None:
     script = job.script(LOOP)
     ps = job.start("--arch", "allreduce", "--mode", "x=1 micro=4 cap=1s")
     ws = [job.worker(script, "5", flags=("--arch", "allreduce", "--out", str(job.out)), env=e) for e in ranks(2)]
-    assert ps.wait() == 78 and "give --mode ssgd or auto" in ps.log
+    assert ps.wait() == 78 and "use --mode ssgd or auto" in ps.log
     for w in ws:
         assert w.wait() != 0
     double = job.script(LOOP.replace("rank = dist", "torch.set_default_dtype(torch.float64); rank = dist"), "double.py")

@@ -60,7 +60,7 @@ def test_every_loop_ends(job: Any, flags: Any, step: str) -> None:
     workers = [job.worker(s, flags=[*flags, "--out", str(job.out)]) for _ in range(2)]
     job.finish(ps, *workers)
     r = result(job)
-    assert r["evaluated"] and "all of which have left" in r["ended"] and 20 <= r["updates"] <= 21, r
+    assert r["evaluated"] and "left; the last one is worker" in r["ended"] and 20 <= r["updates"] <= 21, r
     assert r["test_accuracy"] > 0.5, r
     # what a checkpoint of a job with BatchNorm needs of its workers is there, and the job goes on from it
     assert "1.running_mean" in job.parameters()
@@ -130,8 +130,8 @@ def test_a_loop_that_waits_for_more_batches(job: Any) -> None:
 @pytest.mark.parametrize(
     "flags, loader, says",
     [
-        ([], "", "note      the job makes 10 epochs, a default: neither star.loader(epochs=…) nor --epochs, --steps or --samples says how many; then the loops"),
-        (["--epochs", "5"], "epochs=2", "note      the job makes 5 epochs (--epochs), and the program says 2 (star.loader)"),
+        ([], "", "note      the job makes 10 epochs, a default: none of star.loader(epochs=…), --epochs, --steps and --samples is set; then the loops"),
+        (["--epochs", "5"], "epochs=2", "note      the job makes 5 epochs (--epochs), but the program has 2 (star.loader)"),
         (["--steps", "32"], "epochs=2", "job length set epochs=2 by=--steps"),
         ([], "epochs=3", 'job length set epochs=3 by="star.loader(epochs=…)"'),
     ],
@@ -152,7 +152,7 @@ def test_every_loop_ends_with_copies(star: str, tmp_path: Any, flags: Any) -> No
     """Several coordinators, and copies of shards, end with the workers, too."""
     (tmp_path / "train.py").write_text(SCRIPT % {"step": "if n == 20: return", "before": "", "loader": "", "own": False})
     p = launch(star, tmp_path, [*flags, "--epochs", "100"], "train.py")
-    assert p.returncode == 0 and "all of which have left" in p.stdout and "in 20 updates" in p.stdout and "accuracy" in p.stdout, p.stdout + p.stderr
+    assert p.returncode == 0 and "left; the last one is worker" in p.stdout and "in 20 updates" in p.stdout and "accuracy" in p.stdout, p.stdout + p.stderr
 
 
 @pytest.mark.parametrize("flags", [(), RING], ids=["servers", "ring"])

@@ -176,7 +176,7 @@ def test_early_stopping(job: Any, text: str, names: Any) -> None:
     ws = [job.worker(job.script(text), "early", "48", "1") for _ in range(2)]
     job.finish(ps, *ws)
     r = job.lines("summary")[-1]
-    assert "all of which have left" in r["ended"] and r["samples"] == 96 * 2 and job.checkpoint(), r
+    assert "left; the last one is worker" in r["ended"] and r["samples"] == 96 * 2 and job.checkpoint(), r
 
 
 @FRAMEWORKS

@@ -249,7 +249,7 @@ def test_leaves_within_a_batch(job: Any) -> None:
     job.finish(ps, worker(job, "gan", "leave"))
     job.start("--epochs", "6", *RING, "--resume", str(job.out), workers=1)
     w = worker(job, "gan", "", "--resume", str(job.out))
-    assert w.wait() == 78 and "that ended within a batch" in w.log, w.log
+    assert w.wait() == 78 and "or ended within a batch" in w.log, w.log
 
 
 REFUSED = {
@@ -257,8 +257,8 @@ REFUSED = {
     "swapped": (RING, 2, "step 1 of a batch is that of optimizer 0 (Adam), and optimizer 1 (Adam) makes it"),
     "left out": (RING, 2, "after 1 of the 2 steps of the one before"),
     "schedule one": (RING, 2, "a scheduler of torch.optim.lr_scheduler was made"),
-    "servers": ((), 78, "is for --arch allreduce"),
-    "queue": ((*RING, "--mode", "ssgd queue=4"), 78, "give --mode ssgd or auto"),
+    "servers": ((), 78, "needs --arch allreduce"),
+    "queue": ((*RING, "--mode", "ssgd queue=4"), 78, "use --mode ssgd or auto"),
     "codec": (RING, 2, "remove --compress"),
 }
 

@@ -11,7 +11,7 @@ import (
 	"star/transport/wire"
 )
 
-// Messages has each message of the protocol once, empty. A test compares it with the kinds that there are.
+// Messages has each message of the protocol once, empty. A test compares it with the list of kinds.
 var Messages = []wire.Message{
 	wire.Hello{}, wire.Welcome{}, wire.Reject{}, wire.Assign{}, wire.Ready{}, wire.Joined{}, wire.Arrive{},
 	wire.Stored{}, wire.Fire{}, wire.Norm{}, wire.Apply{}, wire.Release{}, wire.Push{}, wire.Params{},
@@ -34,8 +34,8 @@ func Of(k wire.Kind) wire.Message {
 	panic(fmt.Sprintf("transporttest: %v is not among Messages", k))
 }
 
-// Fill sets fields of a message by their names, also inside structs and in the elements of lists, which get one element. A value that a field of that name
-// cannot hold is passed over.
+// Fill sets fields of a message by their names, also inside structs and in lists, which get one element. It skips a value
+// that a field of that name cannot hold.
 func Fill(m wire.Message, fields map[string]any) wire.Message {
 	v := reflect.New(reflect.TypeOf(m)).Elem()
 	v.Set(reflect.ValueOf(m))
@@ -62,8 +62,8 @@ func fill(v reflect.Value, fields map[string]any) {
 	}
 }
 
-// Absurd yields a message with one field after the other made what hardly anybody honest says: the ends of what the field's type can hold, zero, numbers
-// that are finite and mean nothing, and numbers that are none. The name says which field, and what it is.
+// Absurd yields copies of a message in which one field has an implausible value: the smallest or largest value of its
+// type, zero, a finite number far from any real one, or a number that is not finite. The name has the field and the value.
 func Absurd(m wire.Message) iter.Seq2[string, wire.Message] {
 	return func(yield func(string, wire.Message) bool) {
 		v := reflect.New(reflect.TypeOf(m)).Elem()
@@ -78,7 +78,8 @@ var (
 	texts  = []string{"", "nonsense", "\xff", strings.Repeat("x", 300)}
 )
 
-// Extreme says whether a name that Absurd has given is of a number that nobody means: the ends of what its type can hold, or none.
+// Extreme reports whether a name from Absurd has a value that no correct peer sends: an end of its type's range, or a
+// number that is not finite.
 func Extreme(name string) bool {
 	_, is, _ := strings.Cut(name, "=")
 	return slices.Contains(extremes, is)
@@ -151,7 +152,7 @@ func absurd(v reflect.Value, name string, next func(string) bool) bool {
 		own := reflect.MakeSlice(v.Type(), 1, 1)
 		own.Index(0).Set(one.Index(0))
 		return absurd(own.Index(0), name+"[0]", func(name string) bool {
-			v.Set(reflect.AppendSlice(reflect.Zero(v.Type()), own)) // whoever keeps the message keeps this list
+			v.Set(reflect.AppendSlice(reflect.Zero(v.Type()), own)) // a receiver that keeps the message keeps this list
 			return next(name)
 		})
 	default:

@@ -1,6 +1,6 @@
 // Package transporttest checks that a transport.Network keeps its promises:
-// order, whole frames, ends, deadlines, sums and limits. Whoever makes a new
-// one calls Run from its tests.
+// order, whole frames, ends, deadlines, sums and limits. The tests of every
+// implementation call Run.
 package transporttest
 
 import (
@@ -17,13 +17,13 @@ import (
 	"star/transport/wire"
 )
 
-// patience bounds every wait of the kit. Nothing that works takes as long.
+// patience limits every wait of the tests. No correct operation takes as long.
 const patience = 20 * time.Second
 
 // sizes of payloads around the edges of buffers.
 var sizes = []int{0, 1, 3, 4095, 4096, 4097, 8191, 8192, 8193, 65536, 262145, 1<<20 + 1, 3<<20 + 5}
 
-// Run runs the kit. fresh makes a network and an address to listen at.
+// Run runs the tests. fresh makes a network and an address to listen at.
 func Run(t *testing.T, fresh func(*testing.T) (n transport.Network, addr string)) {
 	for _, c := range []struct {
 		name string
@@ -47,7 +47,7 @@ func Run(t *testing.T, fresh func(*testing.T) (n transport.Network, addr string)
 		{"Traffic", traffic},
 		{"Names", names},
 		{"Listener", listener},
-		{"DialNobody", dialNobody},
+		{"DialClosed", dialClosed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n, addr := fresh(t)
@@ -56,7 +56,7 @@ func Run(t *testing.T, fresh func(*testing.T) (n transport.Network, addr string)
 	}
 }
 
-// pair is both ends of a connection with generous deadlines.
+// pair returns both ends of a connection, with long deadlines.
 func pair(t *testing.T, n transport.Network, addr string) (near, far transport.Conn) {
 	t.Helper()
 	l, err := n.Listen(addr)
@@ -74,7 +74,7 @@ func pair(t *testing.T, n transport.Network, addr string) (near, far transport.C
 	go func() {
 		c, err := l.Accept()
 		if err == nil {
-			// Streams with a handshake of their own make it in the first read.
+			// Streams with their own handshake, such as TLS, perform it in the first read.
 			c.SetReadDeadline(time.Now().Add(patience))
 			err = hail(c)
 		}
@@ -235,7 +235,7 @@ func closeEndsRecv(t *testing.T, n transport.Network, addr string) {
 	near, _ := pair(t, n, addr)
 	done := make(chan error, 1)
 	go func() { _, err := near.Recv(); done <- err }()
-	time.Sleep(10 * time.Millisecond) // let it block: both orders must end the same
+	time.Sleep(10 * time.Millisecond) // let it block: both orders must have the same result
 	near.Close()
 	near.Close()
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
@@ -253,7 +253,7 @@ func closeEndsWrite(t *testing.T, n transport.Network, addr string) {
 	time.Sleep(10 * time.Millisecond)
 	near.Close()
 	if err := <-done; err == nil {
-		t.Error("a write that nobody read has succeeded")
+		t.Error("a write that the peer never read has succeeded")
 	}
 }
 
@@ -296,7 +296,7 @@ func writeDeadline(t *testing.T, n transport.Network, addr string) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !errors.As(err, &e) || e.Peer != "shard 1" {
 			t.Errorf("write: %v, want %v with shard 1", err, os.ErrDeadlineExceeded)
 		}
-		// Half a frame is on its way: more time does not mend that.
+		// Half a frame was sent: a later deadline must not repair the connection.
 		near.SetWriteDeadline(time.Now().Add(patience))
 	}
 }
@@ -372,7 +372,7 @@ func discard(t *testing.T, n transport.Network, addr string) {
 		if _, err := far.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // twice does no harm
+		for range 2 { // a second Close must be harmless
 			if err := far.Discard(); err != nil {
 				t.Fatal(err)
 			}
@@ -410,7 +410,7 @@ func limitOfSender(t *testing.T, n transport.Network, addr string) {
 	if err := near.WriteFrame(wire.KindFire, make([]byte, wire.MaxHeader+1), nil, 0); !errors.Is(err, transport.ErrTooLarge) {
 		t.Errorf("a long header: %v, want %v", err, transport.ErrTooLarge)
 	}
-	// Nothing was sent, so the connection is as good as before.
+	// Nothing was sent, so the connection still works.
 	if err := push(near, 10, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +493,7 @@ func listener(t *testing.T, n transport.Network, addr string) {
 	}
 }
 
-func dialNobody(t *testing.T, n transport.Network, addr string) {
+func dialClosed(t *testing.T, n transport.Network, addr string) {
 	l, err := n.Listen(addr)
 	if err != nil {
 		t.Fatal(err)
@@ -504,7 +504,7 @@ func dialNobody(t *testing.T, n transport.Network, addr string) {
 	defer cancel()
 	if c, err := n.Dial(ctx, gone); err == nil {
 		c.Close()
-		t.Errorf("%s answers although nobody listens", gone)
+		t.Errorf("%s answers without a listener", gone)
 	}
 	cancel()
 	if c, err := n.Dial(ctx, gone); err == nil {

@@ -11,10 +11,10 @@ import (
 
 //go:generate go run ./gen
 
-// Kind is the type of a frame. The values are the protocol; they never change.
+// Kind is the type of a frame. The values are part of the protocol and never change.
 type Kind uint8
 
-// Valid says whether k is a kind of this version of the protocol.
+// Valid reports whether k is a kind of this version of the protocol.
 func (k Kind) Valid() bool { return k >= 1 && k <= LastKind }
 
 // String is the kind's name in logs and in docs/protocol.md.
@@ -25,19 +25,19 @@ func (k Kind) String() string {
 	return "kind " + strconv.Itoa(int(k))
 }
 
-// Payload is what bounds the payload of a kind.
+// Payload is the class of a kind's payload, which limits its length.
 type Payload uint8
 
 const (
-	None  Payload = iota // there is none
+	None  Payload = iota // no payload
 	Data                 // vectors
 	Text                 // settings, layouts, descriptions, answers
 	Probe                // what a Ping or a Pong carries
 	Bins                 // of an exact sum
-	Memo                 // what another coordinator must know
+	Memo                 // state for the next coordinator
 )
 
-// Payload is that of k; None where k is no kind.
+// Payload returns the class of k's payload; None for an unknown kind.
 func (k Kind) Payload() Payload {
 	if k.Valid() {
 		return payloads[k]
@@ -45,21 +45,21 @@ func (k Kind) Payload() Payload {
 	return None
 }
 
-// Message is what a header says. AppendTo appends the header to dst.
+// Message is the content of a header. AppendTo appends the header to dst.
 type Message interface {
 	Kind() Kind
 	AppendTo(dst []byte) []byte
 }
 
-// sending makes m what its header has: with local steps, samples are such that a shard that knows of none refuses them, in place of taking what
-// workers hand over for gradients.
+// sending changes m to what its header has. With local steps, samples are negative, so that a shard without support for
+// them refuses the fire instead of applying the pushes as gradients.
 func (m *Fire) sending() {
 	if m.Local > 0 {
 		m.Samples = ^m.Samples
 	}
 }
 
-// received undoes sending.
+// received reverts sending.
 func (m *Fire) received(p *parser) {
 	switch steps := m.Samples < 0; {
 	case steps != (m.Local > 0):
@@ -72,7 +72,7 @@ func (m *Fire) received(p *parser) {
 // ParseAhead parses the header of an Ahead into the memory of m.
 func (m *Fire) ParseAhead(b []byte) error { return (*Ahead)(m).Parse(b) }
 
-// Samples is how many samples all members of m have.
+// Samples returns the sum of the members' samples.
 func (m Bundle) Samples() int {
 	n := 0
 	for _, s := range m.Members {
@@ -81,7 +81,7 @@ func (m Bundle) Samples() int {
 	return n
 }
 
-// appendTelemetry appends which metrics there are, and their values.
+// appendTelemetry appends the bits of the measured metrics, and their values.
 func appendTelemetry(dst []byte, t *star.Telemetry) []byte {
 	const known = 1<<star.NumMetrics - 1
 	dst = appendInt(dst, int64(t.Seen&known))
@@ -94,8 +94,8 @@ func appendTelemetry(dst []byte, t *star.Telemetry) []byte {
 	return dst
 }
 
-// telemetry reads what appendTelemetry wrote, or what a peer wrote that knows more
-// metrics, or one that knows of none. What is not finite counts as not measured.
+// telemetry reads what appendTelemetry wrote, here or in a peer with more metrics or without any.
+// Values that are not finite count as not measured.
 func (p *parser) telemetry(t *star.Telemetry) {
 	*t = star.Telemetry{}
 	if p.err != nil || p.left == 0 {

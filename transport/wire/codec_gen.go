@@ -186,7 +186,7 @@ func (m Hello) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Hello into m, whose memory it reuses.
+// Parse parses the header of a Hello into m and reuses its memory.
 func (m *Hello) Parse(b []byte) error {
 	reader := parse(KindHello, b, 14)
 	p := &reader
@@ -252,7 +252,7 @@ func (m *Hello) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseHello parses the header of a Hello into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseHello parses the header of a Hello into new memory. Errors are a *ParseError.
 func ParseHello(b []byte) (m Hello, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -283,7 +283,7 @@ func (m Welcome) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Welcome into m, whose memory it reuses.
+// Parse parses the header of a Welcome into m and reuses its memory.
 func (m *Welcome) Parse(b []byte) error {
 	reader := parse(KindWelcome, b, 8)
 	p := &reader
@@ -331,7 +331,7 @@ func (m *Welcome) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseWelcome parses the header of a Welcome into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseWelcome parses the header of a Welcome into new memory. Errors are a *ParseError.
 func ParseWelcome(b []byte) (m Welcome, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -348,7 +348,7 @@ func (m Reject) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Reject into m, whose memory it reuses.
+// Parse parses the header of a Reject into m and reuses its memory.
 func (m *Reject) Parse(b []byte) error {
 	reader := parse(KindReject, b, 2)
 	p := &reader
@@ -360,7 +360,7 @@ func (m *Reject) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseReject parses the header of a Reject into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseReject parses the header of a Reject into new memory. Errors are a *ParseError.
 func ParseReject(b []byte) (m Reject, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -384,7 +384,7 @@ func (m Assign) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an Assign into m, whose memory it reuses.
+// Parse parses the header of an Assign into m and reuses its memory.
 func (m *Assign) Parse(b []byte) error {
 	reader := parse(KindAssign, b, 5)
 	p := &reader
@@ -413,7 +413,7 @@ func (m *Assign) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseAssign parses the header of an Assign into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseAssign parses the header of an Assign into new memory. Errors are a *ParseError.
 func ParseAssign(b []byte) (m Assign, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -430,7 +430,7 @@ func (m Ready) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Ready into m, whose memory it reuses.
+// Parse parses the header of a Ready into m and reuses its memory.
 func (m *Ready) Parse(b []byte) error {
 	reader := parse(KindReady, b, 2)
 	p := &reader
@@ -439,7 +439,7 @@ func (m *Ready) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseReady parses the header of a Ready into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseReady parses the header of a Ready into new memory. Errors are a *ParseError.
 func ParseReady(b []byte) (m Ready, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -455,7 +455,7 @@ func (m Joined) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Joined into m, whose memory it reuses.
+// Parse parses the header of a Joined into m and reuses its memory.
 func (m *Joined) Parse(b []byte) error {
 	reader := parse(KindJoined, b, 1)
 	p := &reader
@@ -463,7 +463,7 @@ func (m *Joined) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseJoined parses the header of a Joined into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseJoined parses the header of a Joined into new memory. Errors are a *ParseError.
 func ParseJoined(b []byte) (m Joined, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -495,7 +495,7 @@ func (m Arrive) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an Arrive into m, whose memory it reuses.
+// Parse parses the header of an Arrive into m and reuses its memory.
 func (m *Arrive) Parse(b []byte) error {
 	reader := parse(KindArrive, b, 16)
 	p := &reader
@@ -524,7 +524,7 @@ func (m *Arrive) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseArrive parses the header of an Arrive into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseArrive parses the header of an Arrive into new memory. Errors are a *ParseError.
 func ParseArrive(b []byte) (m Arrive, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -543,7 +543,7 @@ func (m Stored) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Stored into m, whose memory it reuses.
+// Parse parses the header of a Stored into m and reuses its memory.
 func (m *Stored) Parse(b []byte) error {
 	reader := parse(KindStored, b, 3)
 	p := &reader
@@ -557,7 +557,7 @@ func (m *Stored) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseStored parses the header of a Stored into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseStored parses the header of a Stored into new memory. Errors are a *ParseError.
 func ParseStored(b []byte) (m Stored, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -591,7 +591,7 @@ func (m Fire) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Fire into m, whose memory it reuses.
+// Parse parses the header of a Fire into m and reuses its memory.
 func (m *Fire) Parse(b []byte) error { return m.parse(KindFire, b) }
 
 func (m *Fire) parse(k Kind, b []byte) error {
@@ -644,7 +644,7 @@ func (m *Fire) parse(k Kind, b []byte) error {
 	return p.end()
 }
 
-// ParseFire parses the header of a Fire into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseFire parses the header of a Fire into new memory. Errors are a *ParseError.
 func ParseFire(b []byte) (m Fire, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -662,7 +662,7 @@ func (m Norm) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Norm into m, whose memory it reuses.
+// Parse parses the header of a Norm into m and reuses its memory.
 func (m *Norm) Parse(b []byte) error {
 	reader := parse(KindNorm, b, 3)
 	p := &reader
@@ -673,7 +673,7 @@ func (m *Norm) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseNorm parses the header of a Norm into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseNorm parses the header of a Norm into new memory. Errors are a *ParseError.
 func ParseNorm(b []byte) (m Norm, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -691,7 +691,7 @@ func (m Apply) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an Apply into m, whose memory it reuses.
+// Parse parses the header of an Apply into m and reuses its memory.
 func (m *Apply) Parse(b []byte) error {
 	reader := parse(KindApply, b, 3)
 	p := &reader
@@ -703,7 +703,7 @@ func (m *Apply) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseApply parses the header of an Apply into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseApply parses the header of an Apply into new memory. Errors are a *ParseError.
 func ParseApply(b []byte) (m Apply, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -738,7 +738,7 @@ func (m Release) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Release into m, whose memory it reuses.
+// Parse parses the header of a Release into m and reuses its memory.
 func (m *Release) Parse(b []byte) error {
 	reader := parse(KindRelease, b, 11)
 	p := &reader
@@ -787,7 +787,7 @@ func (m *Release) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseRelease parses the header of a Release into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseRelease parses the header of a Release into new memory. Errors are a *ParseError.
 func ParseRelease(b []byte) (m Release, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -808,7 +808,7 @@ func (m Push) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Push into m, whose memory it reuses.
+// Parse parses the header of a Push into m and reuses its memory.
 func (m *Push) Parse(b []byte) error {
 	reader := parse(KindPush, b, 6)
 	p := &reader
@@ -824,7 +824,7 @@ func (m *Push) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParsePush parses the header of a Push into fresh memory. Other bytes than such a header are a *ParseError.
+// ParsePush parses the header of a Push into new memory. Errors are a *ParseError.
 func ParsePush(b []byte) (m Push, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -841,7 +841,7 @@ func (m Params) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Params into m, whose memory it reuses.
+// Parse parses the header of a Params into m and reuses its memory.
 func (m *Params) Parse(b []byte) error {
 	reader := parse(KindParams, b, 2)
 	p := &reader
@@ -850,7 +850,7 @@ func (m *Params) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseParams parses the header of a Params into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseParams parses the header of a Params into new memory. Errors are a *ParseError.
 func ParseParams(b []byte) (m Params, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -868,7 +868,7 @@ func (m Pull) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Pull into m, whose memory it reuses.
+// Parse parses the header of a Pull into m and reuses its memory.
 func (m *Pull) Parse(b []byte) error {
 	reader := parse(KindPull, b, 2)
 	p := &reader
@@ -880,7 +880,7 @@ func (m *Pull) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParsePull parses the header of a Pull into fresh memory. Other bytes than such a header are a *ParseError.
+// ParsePull parses the header of a Pull into new memory. Errors are a *ParseError.
 func ParsePull(b []byte) (m Pull, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -900,7 +900,7 @@ func (m Init) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an Init into m, whose memory it reuses.
+// Parse parses the header of an Init into m and reuses its memory.
 func (m *Init) Parse(b []byte) error {
 	reader := parse(KindInit, b, 2)
 	p := &reader
@@ -921,7 +921,7 @@ func (m *Init) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseInit parses the header of an Init into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseInit parses the header of an Init into new memory. Errors are a *ParseError.
 func ParseInit(b []byte) (m Init, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -938,7 +938,7 @@ func (m Buffers) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Buffers into m, whose memory it reuses.
+// Parse parses the header of a Buffers into m and reuses its memory.
 func (m *Buffers) Parse(b []byte) error {
 	reader := parse(KindBuffers, b, 2)
 	p := &reader
@@ -947,7 +947,7 @@ func (m *Buffers) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseBuffers parses the header of a Buffers into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseBuffers parses the header of a Buffers into new memory. Errors are a *ParseError.
 func ParseBuffers(b []byte) (m Buffers, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -969,7 +969,7 @@ func (m EvalResult) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an EvalResult into m, whose memory it reuses.
+// Parse parses the header of an EvalResult into m and reuses its memory.
 func (m *EvalResult) Parse(b []byte) error {
 	reader := parse(KindEvalResult, b, 7)
 	p := &reader
@@ -984,7 +984,7 @@ func (m *EvalResult) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseEvalResult parses the header of an EvalResult into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseEvalResult parses the header of an EvalResult into new memory. Errors are a *ParseError.
 func ParseEvalResult(b []byte) (m EvalResult, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1002,7 +1002,7 @@ func (m Save) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Save into m, whose memory it reuses.
+// Parse parses the header of a Save into m and reuses its memory.
 func (m *Save) Parse(b []byte) error {
 	reader := parse(KindSave, b, 3)
 	p := &reader
@@ -1015,7 +1015,7 @@ func (m *Save) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseSave parses the header of a Save into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseSave parses the header of a Save into new memory. Errors are a *ParseError.
 func ParseSave(b []byte) (m Save, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1033,7 +1033,7 @@ func (m Saved) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Saved into m, whose memory it reuses.
+// Parse parses the header of a Saved into m and reuses its memory.
 func (m *Saved) Parse(b []byte) error {
 	reader := parse(KindSaved, b, 3)
 	p := &reader
@@ -1049,7 +1049,7 @@ func (m *Saved) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseSaved parses the header of a Saved into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseSaved parses the header of a Saved into new memory. Errors are a *ParseError.
 func ParseSaved(b []byte) (m Saved, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1067,7 +1067,7 @@ func (m Leave) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Leave into m, whose memory it reuses.
+// Parse parses the header of a Leave into m and reuses its memory.
 func (m *Leave) Parse(b []byte) error {
 	reader := parse(KindLeave, b, 3)
 	p := &reader
@@ -1080,7 +1080,7 @@ func (m *Leave) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseLeave parses the header of a Leave into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseLeave parses the header of a Leave into new memory. Errors are a *ParseError.
 func ParseLeave(b []byte) (m Leave, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1099,7 +1099,7 @@ func (m Control) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Control into m, whose memory it reuses.
+// Parse parses the header of a Control into m and reuses its memory.
 func (m *Control) Parse(b []byte) error {
 	reader := parse(KindControl, b, 1)
 	p := &reader
@@ -1114,7 +1114,7 @@ func (m *Control) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseControl parses the header of a Control into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseControl parses the header of a Control into new memory. Errors are a *ParseError.
 func ParseControl(b []byte) (m Control, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1130,7 +1130,7 @@ func (m Reply) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Reply into m, whose memory it reuses.
+// Parse parses the header of a Reply into m and reuses its memory.
 func (m *Reply) Parse(b []byte) error {
 	reader := parse(KindReply, b, 1)
 	p := &reader
@@ -1141,7 +1141,7 @@ func (m *Reply) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseReply parses the header of a Reply into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseReply parses the header of a Reply into new memory. Errors are a *ParseError.
 func ParseReply(b []byte) (m Reply, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1159,7 +1159,7 @@ func (m Ping) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Ping into m, whose memory it reuses.
+// Parse parses the header of a Ping into m and reuses its memory.
 func (m *Ping) Parse(b []byte) error {
 	reader := parse(KindPing, b, 3)
 	p := &reader
@@ -1171,7 +1171,7 @@ func (m *Ping) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParsePing parses the header of a Ping into fresh memory. Other bytes than such a header are a *ParseError.
+// ParsePing parses the header of a Ping into new memory. Errors are a *ParseError.
 func ParsePing(b []byte) (m Ping, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1189,7 +1189,7 @@ func (m Pong) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Pong into m, whose memory it reuses.
+// Parse parses the header of a Pong into m and reuses its memory.
 func (m *Pong) Parse(b []byte) error {
 	reader := parse(KindPong, b, 3)
 	p := &reader
@@ -1202,7 +1202,7 @@ func (m *Pong) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParsePong parses the header of a Pong into fresh memory. Other bytes than such a header are a *ParseError.
+// ParsePong parses the header of a Pong into new memory. Errors are a *ParseError.
 func ParsePong(b []byte) (m Pong, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1225,7 +1225,7 @@ func (m Ring) AppendTo(dst []byte) []byte {
 	for i := range m.Riders {
 		dst = m.Riders[i].appendRow(dst)
 	}
-	dst = appendString(dst, m.Door)
+	dst = appendString(dst, m.ParentAddr)
 	dst = appendInt(dst, m.Of)
 	dst = appendInt(dst, int64(m.Wait))
 	dst = appendInt(dst, m.MaxStale)
@@ -1233,7 +1233,7 @@ func (m Ring) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Ring into m, whose memory it reuses.
+// Parse parses the header of a Ring into m and reuses its memory.
 func (m *Ring) Parse(b []byte) error {
 	reader := parse(KindRing, b, 10)
 	p := &reader
@@ -1264,8 +1264,8 @@ func (m *Ring) Parse(b []byte) error {
 		}
 	}
 	p.left--
-	if s := p.text("door", maxName); m.Door != string(s) {
-		m.Door = string(s)
+	if s := p.text("parent_addr", maxName); m.ParentAddr != string(s) {
+		m.ParentAddr = string(s)
 	}
 	m.Of = p.within("of", 0, math.MaxInt64)
 	m.Wait = time.Duration(p.within("wait", -maxTime, maxTime))
@@ -1275,7 +1275,7 @@ func (m *Ring) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseRing parses the header of a Ring into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseRing parses the header of a Ring into new memory. Errors are a *ParseError.
 func ParseRing(b []byte) (m Ring, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1293,7 +1293,7 @@ func (m Formed) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Formed into m, whose memory it reuses.
+// Parse parses the header of a Formed into m and reuses its memory.
 func (m *Formed) Parse(b []byte) error {
 	reader := parse(KindFormed, b, 3)
 	p := &reader
@@ -1303,7 +1303,7 @@ func (m *Formed) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseFormed parses the header of a Formed into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseFormed parses the header of a Formed into new memory. Errors are a *ParseError.
 func ParseFormed(b []byte) (m Formed, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1339,7 +1339,7 @@ func (m Tally) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Tally into m, whose memory it reuses.
+// Parse parses the header of a Tally into m and reuses its memory.
 func (m *Tally) Parse(b []byte) error {
 	reader := parse(KindTally, b, 7)
 	p := &reader
@@ -1396,7 +1396,7 @@ func (m *Tally) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseTally parses the header of a Tally into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseTally parses the header of a Tally into new memory. Errors are a *ParseError.
 func ParseTally(b []byte) (m Tally, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1415,7 +1415,7 @@ func (m Fault) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Fault into m, whose memory it reuses.
+// Parse parses the header of a Fault into m and reuses its memory.
 func (m *Fault) Parse(b []byte) error {
 	reader := parse(KindFault, b, 4)
 	p := &reader
@@ -1429,7 +1429,7 @@ func (m *Fault) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseFault parses the header of a Fault into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseFault parses the header of a Fault into new memory. Errors are a *ParseError.
 func ParseFault(b []byte) (m Fault, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1444,7 +1444,7 @@ func (m Branch) AppendTo(dst []byte) []byte {
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Step)
 	dst = appendInt(dst, int64(m.Parent))
-	dst = appendString(dst, m.Door)
+	dst = appendString(dst, m.ParentAddr)
 	dst = appendBool(dst, m.Relay)
 	dst = appendArray(dst, len(m.Children))
 	for i := range m.Children {
@@ -1457,7 +1457,7 @@ func (m Branch) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Branch into m, whose memory it reuses.
+// Parse parses the header of a Branch into m and reuses its memory.
 func (m *Branch) Parse(b []byte) error {
 	reader := parse(KindBranch, b, 6)
 	p := &reader
@@ -1465,8 +1465,8 @@ func (m *Branch) Parse(b []byte) error {
 	m.Step = p.within("step", 0, math.MaxInt64)
 	m.Parent = int(p.within("parent", -1, MaxWorkers-1))
 	p.left--
-	if s := p.text("door", maxName); m.Door != string(s) {
-		m.Door = string(s)
+	if s := p.text("parent_addr", maxName); m.ParentAddr != string(s) {
+		m.ParentAddr = string(s)
 	}
 	p.left--
 	m.Relay = p.truth("relay")
@@ -1499,7 +1499,7 @@ func (m *Branch) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseBranch parses the header of a Branch into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseBranch parses the header of a Branch into new memory. Errors are a *ParseError.
 func ParseBranch(b []byte) (m Branch, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1520,7 +1520,7 @@ func (m Bundle) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Bundle into m, whose memory it reuses.
+// Parse parses the header of a Bundle into m and reuses its memory.
 func (m *Bundle) Parse(b []byte) error {
 	reader := parse(KindBundle, b, 3)
 	p := &reader
@@ -1541,7 +1541,7 @@ func (m *Bundle) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseBundle parses the header of a Bundle into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseBundle parses the header of a Bundle into new memory. Errors are a *ParseError.
 func ParseBundle(b []byte) (m Bundle, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1558,7 +1558,7 @@ func (m Detach) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Detach into m, whose memory it reuses.
+// Parse parses the header of a Detach into m and reuses its memory.
 func (m *Detach) Parse(b []byte) error {
 	reader := parse(KindDetach, b, 2)
 	p := &reader
@@ -1567,7 +1567,7 @@ func (m *Detach) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseDetach parses the header of a Detach into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseDetach parses the header of a Detach into new memory. Errors are a *ParseError.
 func ParseDetach(b []byte) (m Detach, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1584,7 +1584,7 @@ func (m Want) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Want into m, whose memory it reuses.
+// Parse parses the header of a Want into m and reuses its memory.
 func (m *Want) Parse(b []byte) error {
 	reader := parse(KindWant, b, 2)
 	p := &reader
@@ -1593,7 +1593,7 @@ func (m *Want) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseWant parses the header of a Want into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseWant parses the header of a Want into new memory. Errors are a *ParseError.
 func ParseWant(b []byte) (m Want, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1612,7 +1612,7 @@ func (m Compression) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Compression into m, whose memory it reuses.
+// Parse parses the header of a Compression into m and reuses its memory.
 func (m *Compression) Parse(b []byte) error {
 	reader := parse(KindCompression, b, 4)
 	p := &reader
@@ -1629,7 +1629,7 @@ func (m *Compression) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseCompression parses the header of a Compression into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseCompression parses the header of a Compression into new memory. Errors are a *ParseError.
 func ParseCompression(b []byte) (m Compression, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1658,7 +1658,7 @@ func (m Enlist) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an Enlist into m, whose memory it reuses.
+// Parse parses the header of an Enlist into m and reuses its memory.
 func (m *Enlist) Parse(b []byte) error {
 	reader := parse(KindEnlist, b, 14)
 	p := &reader
@@ -1699,7 +1699,7 @@ func (m *Enlist) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseEnlist parses the header of an Enlist into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseEnlist parses the header of an Enlist into new memory. Errors are a *ParseError.
 func ParseEnlist(b []byte) (m Enlist, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1730,7 +1730,7 @@ func (m Usage) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Usage into m, whose memory it reuses.
+// Parse parses the header of a Usage into m and reuses its memory.
 func (m *Usage) Parse(b []byte) error {
 	reader := parse(KindUsage, b, 8)
 	p := &reader
@@ -1775,7 +1775,7 @@ func (m *Usage) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseUsage parses the header of a Usage into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseUsage parses the header of a Usage into new memory. Errors are a *ParseError.
 func ParseUsage(b []byte) (m Usage, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1795,7 +1795,7 @@ func (m Ask) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an Ask into m, whose memory it reuses.
+// Parse parses the header of an Ask into m and reuses its memory.
 func (m *Ask) Parse(b []byte) error {
 	reader := parse(KindAsk, b, 5)
 	p := &reader
@@ -1811,7 +1811,7 @@ func (m *Ask) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseAsk parses the header of an Ask into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseAsk parses the header of an Ask into new memory. Errors are a *ParseError.
 func ParseAsk(b []byte) (m Ask, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1830,7 +1830,7 @@ func (m Grant) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Grant into m, whose memory it reuses.
+// Parse parses the header of a Grant into m and reuses its memory.
 func (m *Grant) Parse(b []byte) error {
 	reader := parse(KindGrant, b, 4)
 	p := &reader
@@ -1845,7 +1845,7 @@ func (m *Grant) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseGrant parses the header of a Grant into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseGrant parses the header of a Grant into new memory. Errors are a *ParseError.
 func ParseGrant(b []byte) (m Grant, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1866,7 +1866,7 @@ func (m Order) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an Order into m, whose memory it reuses.
+// Parse parses the header of an Order into m and reuses its memory.
 func (m *Order) Parse(b []byte) error {
 	reader := parse(KindOrder, b, 6)
 	p := &reader
@@ -1885,7 +1885,7 @@ func (m *Order) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseOrder parses the header of an Order into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseOrder parses the header of an Order into new memory. Errors are a *ParseError.
 func ParseOrder(b []byte) (m Order, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1903,7 +1903,7 @@ func (m Obeyed) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an Obeyed into m, whose memory it reuses.
+// Parse parses the header of an Obeyed into m and reuses its memory.
 func (m *Obeyed) Parse(b []byte) error {
 	reader := parse(KindObeyed, b, 3)
 	p := &reader
@@ -1916,7 +1916,7 @@ func (m *Obeyed) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseObeyed parses the header of an Obeyed into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseObeyed parses the header of an Obeyed into new memory. Errors are a *ParseError.
 func ParseObeyed(b []byte) (m Obeyed, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1932,7 +1932,7 @@ func (m Yield) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Yield into m, whose memory it reuses.
+// Parse parses the header of a Yield into m and reuses its memory.
 func (m *Yield) Parse(b []byte) error {
 	reader := parse(KindYield, b, 1)
 	p := &reader
@@ -1940,7 +1940,7 @@ func (m *Yield) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseYield parses the header of a Yield into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseYield parses the header of a Yield into new memory. Errors are a *ParseError.
 func ParseYield(b []byte) (m Yield, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1961,7 +1961,7 @@ func (m Adopt) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an Adopt into m, whose memory it reuses.
+// Parse parses the header of an Adopt into m and reuses its memory.
 func (m *Adopt) Parse(b []byte) error {
 	reader := parse(KindAdopt, b, 6)
 	p := &reader
@@ -1977,7 +1977,7 @@ func (m *Adopt) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseAdopt parses the header of an Adopt into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseAdopt parses the header of an Adopt into new memory. Errors are a *ParseError.
 func ParseAdopt(b []byte) (m Adopt, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1996,7 +1996,7 @@ func (m Hand) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Hand into m, whose memory it reuses.
+// Parse parses the header of a Hand into m and reuses its memory.
 func (m *Hand) Parse(b []byte) error {
 	reader := parse(KindHand, b, 4)
 	p := &reader
@@ -2007,7 +2007,7 @@ func (m *Hand) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseHand parses the header of a Hand into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseHand parses the header of a Hand into new memory. Errors are a *ParseError.
 func ParseHand(b []byte) (m Hand, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2027,7 +2027,7 @@ func (m Moved) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Moved into m, whose memory it reuses.
+// Parse parses the header of a Moved into m and reuses its memory.
 func (m *Moved) Parse(b []byte) error {
 	reader := parse(KindMoved, b, 5)
 	p := &reader
@@ -2042,7 +2042,7 @@ func (m *Moved) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseMoved parses the header of a Moved into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseMoved parses the header of a Moved into new memory. Errors are a *ParseError.
 func ParseMoved(b []byte) (m Moved, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2068,7 +2068,7 @@ func (m State) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a State into m, whose memory it reuses.
+// Parse parses the header of a State into m and reuses its memory.
 func (m *State) Parse(b []byte) error {
 	reader := parse(KindState, b, 7)
 	p := &reader
@@ -2095,7 +2095,7 @@ func (m *State) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseState parses the header of a State into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseState parses the header of a State into new memory. Errors are a *ParseError.
 func ParseState(b []byte) (m State, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2112,7 +2112,7 @@ func (m Slot) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Slot into m, whose memory it reuses.
+// Parse parses the header of a Slot into m and reuses its memory.
 func (m *Slot) Parse(b []byte) error {
 	reader := parse(KindSlot, b, 2)
 	p := &reader
@@ -2124,7 +2124,7 @@ func (m *Slot) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseSlot parses the header of a Slot into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseSlot parses the header of a Slot into new memory. Errors are a *ParseError.
 func ParseSlot(b []byte) (m Slot, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2142,7 +2142,7 @@ func (m Route) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Route into m, whose memory it reuses.
+// Parse parses the header of a Route into m and reuses its memory.
 func (m *Route) Parse(b []byte) error {
 	reader := parse(KindRoute, b, 3)
 	p := &reader
@@ -2155,7 +2155,7 @@ func (m *Route) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseRoute parses the header of a Route into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseRoute parses the header of a Route into new memory. Errors are a *ParseError.
 func ParseRoute(b []byte) (m Route, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2172,7 +2172,7 @@ func (m Cancel) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Cancel into m, whose memory it reuses.
+// Parse parses the header of a Cancel into m and reuses its memory.
 func (m *Cancel) Parse(b []byte) error {
 	reader := parse(KindCancel, b, 2)
 	p := &reader
@@ -2181,7 +2181,7 @@ func (m *Cancel) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseCancel parses the header of a Cancel into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseCancel parses the header of a Cancel into new memory. Errors are a *ParseError.
 func ParseCancel(b []byte) (m Cancel, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2200,7 +2200,7 @@ func (m Computed) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Computed into m, whose memory it reuses.
+// Parse parses the header of a Computed into m and reuses its memory.
 func (m *Computed) Parse(b []byte) error {
 	reader := parse(KindComputed, b, 4)
 	p := &reader
@@ -2211,7 +2211,7 @@ func (m *Computed) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseComputed parses the header of a Computed into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseComputed parses the header of a Computed into new memory. Errors are a *ParseError.
 func ParseComputed(b []byte) (m Computed, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2237,7 +2237,7 @@ func (m Close) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Close into m, whose memory it reuses.
+// Parse parses the header of a Close into m and reuses its memory.
 func (m *Close) Parse(b []byte) error {
 	reader := parse(KindClose, b, 5)
 	p := &reader
@@ -2263,7 +2263,7 @@ func (m *Close) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseClose parses the header of a Close into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseClose parses the header of a Close into new memory. Errors are a *ParseError.
 func ParseClose(b []byte) (m Close, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2285,7 +2285,7 @@ func (m Poison) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Poison into m, whose memory it reuses.
+// Parse parses the header of a Poison into m and reuses its memory.
 func (m *Poison) Parse(b []byte) error {
 	reader := parse(KindPoison, b, 7)
 	p := &reader
@@ -2307,7 +2307,7 @@ func (m *Poison) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParsePoison parses the header of a Poison into fresh memory. Other bytes than such a header are a *ParseError.
+// ParsePoison parses the header of a Poison into new memory. Errors are a *ParseError.
 func ParsePoison(b []byte) (m Poison, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2324,16 +2324,16 @@ func (m Ballot) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Ballot into m, whose memory it reuses.
+// Parse parses the header of a Ballot into m and reuses its memory.
 func (m *Ballot) Parse(b []byte) error {
 	reader := parse(KindBallot, b, 2)
 	p := &reader
-	m.From = int(p.within("from", 0, MaxCouncil-1))
-	m.To = int(p.within("to", 0, MaxCouncil-1))
+	m.From = int(p.within("from", 0, MaxCandidates-1))
+	m.To = int(p.within("to", 0, MaxCandidates-1))
 	return p.end()
 }
 
-// ParseBallot parses the header of a Ballot into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseBallot parses the header of a Ballot into new memory. Errors are a *ParseError.
 func ParseBallot(b []byte) (m Ballot, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2358,7 +2358,7 @@ func (m Standing) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Standing into m, whose memory it reuses.
+// Parse parses the header of a Standing into m and reuses its memory.
 func (m *Standing) Parse(b []byte) error {
 	reader := parse(KindStanding, b, 3)
 	p := &reader
@@ -2393,7 +2393,7 @@ func (m *Standing) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseStanding parses the header of a Standing into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseStanding parses the header of a Standing into new memory. Errors are a *ParseError.
 func ParseStanding(b []byte) (m Standing, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2409,7 +2409,7 @@ func (m Elsewhere) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of an Elsewhere into m, whose memory it reuses.
+// Parse parses the header of an Elsewhere into m and reuses its memory.
 func (m *Elsewhere) Parse(b []byte) error {
 	reader := parse(KindElsewhere, b, 1)
 	p := &reader
@@ -2420,7 +2420,7 @@ func (m *Elsewhere) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseElsewhere parses the header of an Elsewhere into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseElsewhere parses the header of an Elsewhere into new memory. Errors are a *ParseError.
 func ParseElsewhere(b []byte) (m Elsewhere, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2443,7 +2443,7 @@ func (m View) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a View into m, whose memory it reuses.
+// Parse parses the header of a View into m and reuses its memory.
 func (m *View) Parse(b []byte) error {
 	reader := parse(KindView, b, 5)
 	p := &reader
@@ -2466,7 +2466,7 @@ func (m *View) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseView parses the header of a View into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseView parses the header of a View into new memory. Errors are a *ParseError.
 func ParseView(b []byte) (m View, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2484,7 +2484,7 @@ func (m Held) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Held into m, whose memory it reuses.
+// Parse parses the header of a Held into m and reuses its memory.
 func (m *Held) Parse(b []byte) error {
 	reader := parse(KindHeld, b, 3)
 	p := &reader
@@ -2494,7 +2494,7 @@ func (m *Held) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseHeld parses the header of a Held into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseHeld parses the header of a Held into new memory. Errors are a *ParseError.
 func ParseHeld(b []byte) (m Held, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2512,7 +2512,7 @@ func (m Turn) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Turn into m, whose memory it reuses.
+// Parse parses the header of a Turn into m and reuses its memory.
 func (m *Turn) Parse(b []byte) error {
 	reader := parse(KindTurn, b, 3)
 	p := &reader
@@ -2522,7 +2522,7 @@ func (m *Turn) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseTurn parses the header of a Turn into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseTurn parses the header of a Turn into new memory. Errors are a *ParseError.
 func ParseTurn(b []byte) (m Turn, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2534,10 +2534,10 @@ func (Ahead) Kind() Kind { return KindAhead }
 // AppendTo appends the header of m to dst.
 func (m Ahead) AppendTo(dst []byte) []byte { return Fire(m).AppendTo(dst) }
 
-// Parse parses the header of an Ahead into m, whose memory it reuses.
+// Parse parses the header of an Ahead into m and reuses its memory.
 func (m *Ahead) Parse(b []byte) error { return (*Fire)(m).parse(KindAhead, b) }
 
-// ParseAhead parses the header of an Ahead into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseAhead parses the header of an Ahead into new memory. Errors are a *ParseError.
 func ParseAhead(b []byte) (m Ahead, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2554,7 +2554,7 @@ func (m Halt) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Parse parses the header of a Halt into m, whose memory it reuses.
+// Parse parses the header of a Halt into m and reuses its memory.
 func (m *Halt) Parse(b []byte) error {
 	reader := parse(KindHalt, b, 2)
 	p := &reader
@@ -2566,7 +2566,7 @@ func (m *Halt) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseHalt parses the header of a Halt into fresh memory. Other bytes than such a header are a *ParseError.
+// ParseHalt parses the header of a Halt into new memory. Errors are a *ParseError.
 func ParseHalt(b []byte) (m Halt, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2673,7 +2673,7 @@ func (m *Lease) appendRow(dst []byte) []byte {
 	dst = appendText(dst, m.Name, maxLeaseText)
 	dst = appendText(dst, m.State, maxLeaseText)
 	dst = appendText(dst, m.What, maxLeaseText)
-	dst = appendText(dst, m.Who, maxLeaseText)
+	dst = appendText(dst, m.Owner, maxLeaseText)
 	dst = appendText(dst, m.Why, maxLeaseText)
 	return dst
 }
@@ -2689,8 +2689,8 @@ func (m *Lease) parseRow(p *parser, under string) {
 	if s := p.text(under, maxLeaseText); m.What != string(s) {
 		m.What = string(s)
 	}
-	if s := p.text(under, maxLeaseText); m.Who != string(s) {
-		m.Who = string(s)
+	if s := p.text(under, maxLeaseText); m.Owner != string(s) {
+		m.Owner = string(s)
 	}
 	if s := p.text(under, maxLeaseText); m.Why != string(s) {
 		m.Why = string(s)

@@ -364,14 +364,14 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Ring{Members: []star.Worker{4096}}, "field members: 4096, want 0 to 4095"},
 		{Ring{Members: make([]star.Worker, MaxWorkers+1)}, "field members: 4097 elements, at most 4096"},
 		{Ring{Riders: []Rider{{Worker: 1, Parent: -1}}}, "field riders: -1"},
-		{Ring{Door: long}, "field door: 5000 bytes, at most 255"},
+		{Ring{ParentAddr: long}, "field parent_addr: 5000 bytes, at most 255"},
 		{Ring{MaxStale: -1}, "field max_stale: -1"},
 		{Formed{Generation: -1}, "field generation: -1"},
 		{Tally{Hash: 1 << 32}, "field hash: 4294967296"},
 		{Tally{Carried: []Gradient{{Worker: 4096}}}, "field carried: 4096"},
 		{Fault{Suspect: -2}, "field suspect: -2, want -1 to 4095"},
 		{Branch{Parent: -2}, "field parent: -2, want -1 to 4095"},
-		{Branch{Door: long}, "field door: 5000 bytes, at most 255"},
+		{Branch{ParentAddr: long}, "field parent_addr: 5000 bytes, at most 255"},
 		{Branch{Children: []Child{{Worker: 4096}}}, "field children: 4096, want 0 to 4095"},
 		{Branch{Below: []Below{{Samples: -1}}}, "field below: -1, want 0 to 2147483647"},
 		{Bundle{Members: make([]Share, MaxWorkers+1)}, "field members: 4097 elements, at most 4096"},
@@ -460,7 +460,7 @@ func TestLargestHeadersFit(t *testing.T) {
 	for i := range MaxWorkers {
 		f.Gradients = append(f.Gradients, Gradient{star.Worker(i), 1 << 31, 1})
 	}
-	ring := Ring{Generation: 1 << 31, From: 1 << 31, Addr: w.Shards[0].Addr, Door: w.Shards[0].Addr}
+	ring := Ring{Generation: 1 << 31, From: 1 << 31, Addr: w.Shards[0].Addr, ParentAddr: w.Shards[0].Addr}
 	for i := range star.Worker(MaxWorkers) {
 		if i < MaxWorkers/2 {
 			ring.Members = append(ring.Members, i)
@@ -468,7 +468,7 @@ func TestLargestHeadersFit(t *testing.T) {
 			ring.Riders = append(ring.Riders, Rider{i, i - MaxWorkers/2})
 		}
 	}
-	bundle, branch := Bundle{Step: 1 << 31}, Branch{Step: 1 << 31, Door: ring.Door}
+	bundle, branch := Bundle{Step: 1 << 31}, Branch{Step: 1 << 31, ParentAddr: ring.ParentAddr}
 	for i := range star.Worker(MaxWorkers) {
 		bundle.Members = append(bundle.Members, Share{i, 1 << 31, 1 << 20})
 		branch.Children = append(branch.Children, Child{i, 1 << 31})

@@ -65,7 +65,7 @@ var fresh = [...]func() parsing{
 	KindHalt:        func() parsing { return new(Halt) },
 }
 
-// fields has the names of the fields of each kind, those that may be absent behind the others.
+// fields has the names of the fields of each kind, those that may be absent last.
 var fields = [...]struct{ needed, absent []string }{
 	KindHello:       {[]string{"service", "role", "job", "token", "version", "host", "rank", "shard", "addr", "shards", "model", "model_hash", "params", "buffers"}, []string{"pass", "process", "commit"}},
 	KindWelcome:     {[]string{"rank", "workers", "generation", "version", "seed", "shards", "elapsed", "step"}, []string{"term", "pass", "batch", "optimizer", "trailing"}},
@@ -92,11 +92,11 @@ var fields = [...]struct{ needed, absent []string }{
 	KindReply:       {[]string{"err"}, nil},
 	KindPing:        {[]string{"seq", "sent", "want"}, nil},
 	KindPong:        {[]string{"seq", "sent", "now"}, nil},
-	KindRing:        {[]string{"generation", "from", "members", "addr", "riders", "door", "of", "wait", "max_stale", "now"}, nil},
+	KindRing:        {[]string{"generation", "from", "members", "addr", "riders", "parent_addr", "of", "wait", "max_stale", "now"}, nil},
 	KindFormed:      {[]string{"worker", "generation", "version"}, nil},
 	KindTally:       {[]string{"worker", "generation", "version", "hash", "carried", "dropped", "sum2"}, []string{"samples", "behind"}},
 	KindFault:       {[]string{"worker", "generation", "suspect", "reason"}, nil},
-	KindBranch:      {[]string{"worker", "step", "parent", "door", "relay", "children"}, []string{"below"}},
+	KindBranch:      {[]string{"worker", "step", "parent", "parent_addr", "relay", "children"}, []string{"below"}},
 	KindBundle:      {[]string{"worker", "step", "members"}, nil},
 	KindDetach:      {[]string{"worker", "step"}, nil},
 	KindWant:        {[]string{"worker", "version"}, nil},

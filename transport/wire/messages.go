@@ -6,45 +6,48 @@ import (
 	"star"
 )
 
-// This file is the table of messages. Of each it says the number, the name (that of the type), who sends it, what its payload is, and of each field of the
-// header the name (that of the field), the limits and the meaning, in the order of the wire. Package gen reads it and writes codec_gen.go, the list of
-// kinds, the tests' list of messages, the names in package transport and the tables of docs/protocol.md:
+// This file is the table of messages. For each message it has the number, the name (the type's name in lower case), the
+// senders and receivers, the payload, and the fields of the header in their order on the wire. Package gen reads it and
+// writes codec_gen.go, the list of kinds, the tests' list of messages, the parsers in the tests of package transport,
+// and the generated parts of docs/protocol.md:
 //
 //	go generate ./transport/wire
 //
-// The comment above a message ends with who sends it to whom and with its payload. Then comes the line
+// The comment above a message has the lines "Sent: from → to, …" and "Payload: …", and then
 //
-//	//wire:kind NUMBER [payload=data|text|probe|bins|memo]
+//	//wire:kind NUMBER [payload=data|text|probe|bins|memo] [hooks]
 //
-// with the bound of the payload ([Payload]). A field's tag has, separated by commas:
+// with the class that limits the payload ([Payload]). With hooks the codec calls the message's methods sending and
+// received. The comment of a field, above it or behind it, is its description in docs/protocol.md.
+// A field's tag has, separated by commas:
 //
 //	LO..HI       integers: the smallest and the largest value
-//	natural      integers: 0 to 2^63−1; durations: not negative
-//	any          integers: whatever fits 64 bits
+//	natural      integers and durations: 0 to 2^63−1
+//	any          integers: any value of 64 bits
 //	amount       floats: 0 to 10^18
-//	max=N        strings: bytes; lists: elements. A string without it: 255 bytes
-//	each=LO..HI  lists of integers: each
-//	cut          strings: words for people, which a writer cuts at max rather than have them refused
-//	absent[=V]   fields that older peers do not send: they count as V, 0 if there is none
-//	hidden       is written and read by the field behind it
+//	max=N        strings: bytes; lists: elements; default for strings: 255
+//	each=LO..HI  lists of integers: limits of each element
+//	cut          strings: text for people; a writer cuts it at max
+//	absent[=V]   a field that older peers do not send; it then has the value V, or the zero value
+//	hidden       written and read by the field behind it
 //
-// Without a tag a star.Worker is 0 to 4095, a duration within 10^18 ns either way, a float any float. Fields are added at the end, and are absent from
-// older peers. The type of a list's elements has its own tags, and may grow in the same way.
+// Without a tag a star.Worker is 0 to 4095, a duration is within 10^18 ns either way, and a float is any float.
+// New fields go to the end of their message, with absent. The type of a list's elements has its own tags.
 
-// Limits of what a header may say. They bound memory, not ambition.
+// Limits of headers. They bound the memory that a peer can make this process allocate.
 const (
-	MaxHeader  = 64 << 10 // bytes of a header
-	MaxWorkers = star.MaxWorkers
-	MaxShards  = 1024
-	MaxParams  = 1 << 40 // elements
-	MaxCouncil = 9       // processes that may coordinate a job
-	MaxApplied = 1024    // Applys of a Standing
-	MaxLeases  = 8       // of a Usage
-	MaxBelow   = 1024    // of a Branch, so that it fits into a header: no more workers are linked below one
-	MaxPieces  = 1 << 12 // of the stream that a batch is of, beside the first
+	MaxHeader     = 64 << 10 // bytes of a header
+	MaxWorkers    = star.MaxWorkers
+	MaxShards     = 1024
+	MaxParams     = 1 << 40 // elements
+	MaxCandidates = 9       // processes that may coordinate a job
+	MaxApplied    = 1024    // Applys of a Standing
+	MaxLeases     = 8       // of a Usage
+	MaxBelow      = 1024    // of a Branch, so that it fits into a header
+	MaxPieces     = 1 << 12 // of a batch, beside the first
 
-	MaxOptimizer = 4 << 10  // bytes of an optimiser in the header of a Welcome
-	maxOptimizer = 16 << 20 // bytes of one in its payload: as many as a Hello's has
+	MaxOptimizer = 4 << 10  // bytes of an optimizer in the header of a Welcome
+	maxOptimizer = 16 << 20 // bytes of an optimizer in its payload, as in that of a Hello
 
 	maxName      = 255     // bytes of a name, a host or an address
 	maxCodec     = 32      // bytes of a codec's name
@@ -61,7 +64,7 @@ const (
 	maxCount     = 1<<31 - 1
 	maxPart      = 10_000 // of a test set
 
-	maxTime   = 1_000_000_000_000_000_000 // nanoseconds: 31 years, of which some can be added up
+	maxTime   = 1_000_000_000_000_000_000 // nanoseconds: 31 years; sums of several fit 64 bits
 	maxAmount = 1e18
 )
 
@@ -79,41 +82,50 @@ const (
 	ServiceRing     = "ring"    // a ring member that carries a rider's gradients
 	ServiceTree     = "tree"    // a worker that takes the gradients of others up a tree
 	ServiceCluster  = "cluster" // the resource service of a cluster; in its Hello, Job is the name of the cluster
-	ServiceElection = "council" // where processes that may coordinate a job talk with each other
+	ServiceElection = "council" // election among the processes that may coordinate a job
 )
 
-// Hello opens every connection. What does not concern the sender is 0 or empty.
+// Hello opens every connection. Fields that do not concern the sender are 0 or empty.
 //
-// From a worker to the coordinator, the payload is an object, the worker's enrolment: `layout` and, where it has some, `buffers` (lists of `{"name", "shape", "offset"}` without gaps, or empty), `data` (readable), `samples` (of one epoch), `tests`, and a `digest` if the worker has one: any text that tells contents apart;
-// in an all-reduce `rule` (the update rule in words, which must be that of `star-ps`); with `--compress` `codec`; and `told`: `{"model", "dataset", "seed", "batch"}`, as its settings say it, `batch` only if it was given.
-// The coordinator holds `told` against what `star-ps` was given, and refuses what differs with exit code 78. Without `told` only `model` and `data` are looked at, if they are names that STAR knows; such a worker makes way, before
-// the training begins, for one that was told what `star-ps` was given. Readers skip keys that they do not know.
+// A worker's enrolment is a JSON object; readers ignore unknown keys.
+// `layout` and optional `buffers` are lists of `{"name", "shape", "offset"}` without gaps.
+// `data` is a readable name, `samples` the size of an epoch, `tests` that of the test set.
+// Optional `digest` identifies the data's content.
+// In an all-reduce, `rule` is the update rule as text, equal to that of `star-ps`. `codec` is that of `--compress`.
+// `told` has the worker's settings `{"model", "dataset", "seed", "batch"}`, `batch` only if given.
+// The coordinator rejects a `told` that differs from the settings of `star-ps` (exit code 78).
+// Without `told` it compares known names of `model` and `data`, and until the training begins the worker loses its
+// place to one with a correct `told`.
 //
 // Sent: dialler → listener.
-// Payload: what it trains as JSON, from a worker to the coordinator; from a coordinator candidate to another one, see ballot; else none.
+// Payload: a worker's enrolment, for the coordinator; between coordinator candidates, see ballot.
 //
 //wire:kind 1 payload=text
 type Hello struct {
-	Service   string // `coord`, `shard`, `ring`, `tree`, `cluster` or `council`
-	Role      string // `ps`, `worker`, `tool` or `validator`
-	Job       string // name of the job, or with service `cluster` of the cluster; both ends must agree; of a tool empty: whichever is there
-	Token     string `wire:"max=maxToken"`     // shared secret, or empty
-	Version   string `wire:"cut"`              // of the program, for messages
-	Host      string `wire:"cut"`              // of the sender, for messages
-	Rank      int    `wire:"-1..MaxWorkers-1"` // −1: the coordinator chooses
-	Shard     int    `wire:"0..MaxShards-1"`   // service `shard`: which one is meant
-	Addr      string // servers: where others reach this process, host:port; workers with all-reduce: where the others meet them, and behind a comma the door for riders; other workers: the door for children in a tree, empty: takes no part in trees
-	Shards    int    `wire:"0..MaxShards"`     // servers: how many shards it hosts
-	Model     string `wire:"cut,max=maxModel"` // workers: what is trained, readable
-	ModelHash string // workers: over model, settings, layout and seed
-	Params    int64  `wire:"0..MaxParams"` // workers: elements of the parameter vector
-	Buffers   int64  `wire:"0..MaxParams"` // workers: elements of the model's buffers
-	Pass      string `wire:"absent"`       // service `shard`: of a worker that of its last welcome, of a server one that it has made with the key of its assign (*Passes*)
-	Process   string `wire:"absent"`       // workers, to the coordinator: another text for each process; one that says hello again takes its own earlier place
-	Commit    string `wire:"cut,absent"`   // that the program was built from, for messages; `unknown`: it was not built in a checkout; empty: an older program
+	Service string // `coord`, `shard`, `ring`, `tree`, `cluster` or `council`
+	Role    string // `ps`, `worker`, `tool` or `validator`
+	// or cluster; both ends must agree; a tool may leave it empty
+	Job     string
+	Token   string `wire:"max=maxToken"`     // shared secret
+	Version string `wire:"cut"`              // of the program
+	Host    string `wire:"cut"`              // of the sender
+	Rank    int    `wire:"-1..MaxWorkers-1"` // −1: the coordinator chooses
+	Shard   int    `wire:"0..MaxShards-1"`   // with service `shard`
+	// host:port of a server; in an all-reduce, those for members, a comma, and for riders; of other workers, for children
+	// in a tree, or empty
+	Addr      string
+	Shards    int    `wire:"0..MaxShards"`     // hosted by a server
+	Model     string `wire:"cut,max=maxModel"` // of a worker, readable
+	ModelHash string // of model, settings, layout and seed
+	Params    int64  `wire:"0..MaxParams"` // elements of the parameter vector
+	Buffers   int64  `wire:"0..MaxParams"` // elements of the model's buffers
+	// with service `shard`: of a worker from its last welcome, of a server made with its assign's key ([Passes](#passes))
+	Pass    string `wire:"absent"`
+	Process string `wire:"absent"`     // unique text of a worker's process; a second hello takes over its own earlier place
+	Commit  string `wire:"cut,absent"` // of the program's source; `unknown`: not built in a checkout
 }
 
-// ShardInfo says who holds which range of the flat vector.
+// ShardInfo is the range of a shard in the flat vector, and the address of its server.
 type ShardInfo struct {
 	Shard int `wire:"0..MaxShards-1"`
 	Addr  string
@@ -121,36 +133,40 @@ type ShardInfo struct {
 	To    int64 `wire:"0..MaxParams"`
 }
 
-// Welcome accepts a hello. `shards` cover the vector from 0 to its end without gaps; each has the elements [from, to).
+// Welcome accepts a hello.
 //
 // Sent: listener → dialler.
-// Payload: for workers from the coordinator: the model's buffers, float32, of a job that resumes, and the `trailing` bytes of the optimizer; else none.
+// Payload: from the coordinator to a worker: the model's buffers as float32, if the job resumes; `trailing` bytes.
 //
 //wire:kind 2 payload=data
 type Welcome struct {
-	Rank       int           `wire:"-1..MaxWorkers-1"` // of the dialler; −1: it has none
-	Workers    int           `wire:"0..MaxWorkers"`    // of the job
-	Generation int64         `wire:"natural"`          // counts the coordinator's lives of this job
-	Version    int64         `wire:"natural"`          // of the parameters now
-	Seed       bool          // this worker must send init to every shard; in a ring that was taken over: its parameters count, and are not those of a worker that comes too late
-	Shards     []ShardInfo   `wire:"max=MaxShards"` // who holds which elements
-	Elapsed    time.Duration // since the run began
-	Step       int64         `wire:"natural"`                 // of the worker's next gradient: not 0 where one of its rank was there before
-	Term       int64         `wire:"natural,absent"`          // of the coordinator's leadership, where several processes may coordinate the job; else 0
-	Pass       string        `wire:"absent"`                  // for workers, to be shown to shards as it is (*Passes*)
-	Batch      int           `wire:"0..maxCount,absent"`      // for workers: samples of an equal share of a round, by which they know what part of the work theirs is; 0: not told
-	Optimizer  string        `wire:"max=MaxOptimizer,absent"` // for workers of parameter servers that make steps of their own: what these are by, as JSON of optim.Config; empty: by the worker's settings
-	Trailing   int           `wire:"0..maxOptimizer,absent"`  // bytes at the end of the payload that are the optimizer: one that does not fit `optimizer`, which is empty then
+	Rank       int   `wire:"-1..MaxWorkers-1"` // of the dialler, or −1
+	Workers    int   `wire:"0..MaxWorkers"`    // of the job
+	Generation int64 `wire:"natural"`          // counts the coordinator's starts for this job
+	Version    int64 `wire:"natural"`          // of the parameters
+	// the worker must send init to every shard; in a ring after a takeover: its parameters are current
+	Seed bool
+	// elements [from, to) of each, covering the vector without gaps
+	Shards  []ShardInfo   `wire:"max=MaxShards"`
+	Elapsed time.Duration // since the run began
+	Step    int64         `wire:"natural"`            // of the worker's next gradient; not 0 if its rank had another worker before
+	Term    int64         `wire:"natural,absent"`     // of the coordinator, among several candidates; else 0
+	Pass    string        `wire:"absent"`             // of a worker, for shards
+	Batch   int           `wire:"0..maxCount,absent"` // samples of an equal share of a round; 0: unknown
+	// for local steps with parameter servers: JSON of `optim.Config`; empty: the worker's settings
+	Optimizer string `wire:"max=MaxOptimizer,absent"`
+	Trailing  int    `wire:"0..maxOptimizer,absent"` // bytes of an `optimizer` that is too long for its field
 }
 
-// Reject refuses a hello, or ends a membership. The sender closes. This frame is the same in every version of the protocol.
+// Reject refuses a hello or ends a membership. The sender closes.
 //
-// Sent: listener → dialler, coordinator → worker, coordinator → server, shard → worker, ring member → rider, old server → new server, cluster service → server or worker.
+// Sent: listener → dialler, coordinator → worker, coordinator → server, shard → worker, ring member → rider,
+// old server → new server, cluster service → server or worker.
 //
 //wire:kind 3
 type Reject struct {
-	Exit   int    `wire:"0..255"`          // the exit code that fits
-	Reason string `wire:"cut,max=maxText"` // for people: thing, place, fix
+	Exit   int    `wire:"0..255"`          // the receiver's exit code
+	Reason string `wire:"cut,max=maxText"` // for people
 }
 
 // Assign tells a server what its shards hold.
@@ -165,10 +181,10 @@ type Assign struct {
 	Params     int64       `wire:"0..MaxParams"`  // elements of the whole vector
 	Workers    int         `wire:"0..MaxWorkers"` // of the job
 	Generation int64       `wire:"natural"`       // as in welcome
-	Key        string      `wire:"absent"`        // of the job, by which passes are made and checked; no worker is told it. Empty: nobody needs a pass
+	Key        string      `wire:"absent"`        // of passes, secret from workers; empty: no passes
 }
 
-// Ready: a shard has its parameters.
+// Ready reports that a shard has its parameters.
 //
 // Sent: server → coordinator.
 //
@@ -178,14 +194,15 @@ type Ready struct {
 	Version int64 `wire:"natural"` // 0, or that of a checkpoint
 }
 
-// Joined: a worker has reached every shard and, if told to, sent init.
+// Joined reports that a worker has reached every shard and, as the seed, sent init.
 //
 // Sent: worker → coordinator.
 //
 //wire:kind 6
 type Joined struct{ Worker star.Worker }
 
-// Arrive: a worker has pushed the gradient of its step to every shard. The rest is what it measured; `wait` and `pull` are of the iteration before.
+// Arrive reports that a worker has pushed a gradient to every shard, with its measurements. `wait` and `pull` are of
+// the iteration before.
 //
 // Sent: worker → coordinator.
 //
@@ -197,28 +214,29 @@ type Arrive struct {
 // arrived has the fields of an Arrive: those of star.Record, in the order of the wire.
 type arrived struct {
 	Worker    star.Worker
-	Step      int64          `wire:"natural"` // the worker's own iterations, from 0
-	Basis     int64          `wire:"natural"` // version of the parameters of the gradient
+	Step      int64          `wire:"natural"` // the worker's iterations, from 0
+	Basis     int64          `wire:"natural"` // version of the gradient's parameters
 	At        time.Duration  // end of the computation, since the run began
 	Compute   time.Duration  // forward and backward
-	Load      time.Duration  // wait for input data
-	Push      time.Duration  // handing the gradient to every connection
+	Load      time.Duration  // waiting for input data
+	Push      time.Duration  // writing to every connection
 	Wait      time.Duration  // from there to the release
-	Pull      time.Duration  // from the release to the last byte of the parameters
-	Injected  time.Duration  // part of compute that an injected slowness added
+	Pull      time.Duration  // from there to the last byte of the parameters
+	Injected  time.Duration  // part of compute from injected slowness
 	Samples   int            `wire:"0..maxCount"` // of the mini-batch
 	Loss      float64        // mean over the mini-batch
-	Norm2     float64        // squared Euclidean norm of the gradient; none (NaN) if it was skipped and zeros are pushed
+	Norm2     float64        // squared norm of the gradient; NaN: skipped, zeros are pushed
 	CPU       float64        // share of one processor
 	NetIn     float64        // bytes
 	NetOut    float64        // bytes
-	Seen      int64          `wire:"natural,absent,hidden"` // bit m: metric m was measured (`docs/stragglers.md` lists them). May be absent, with what follows: nothing was measured
-	Telemetry star.Telemetry `wire:"max=63,absent"`         // the values of these metrics, the lowest bit first. Readers skip bits that they do not know
+	Seen      int64          `wire:"natural,absent,hidden"` // bit m: metric m was measured (`docs/stragglers.md`)
+	Telemetry star.Telemetry `wire:"max=63,absent"`         // a value for each bit, lowest first; readers skip unknown bits
 }
 
 var _ arrived
 
-// Stored: a shard holds the whole slice of a worker's gradient, and its sum was right. From a parent in a tree to its child: the parent holds the child's bundle of that step (shard: 0).
+// Stored reports that a shard holds the whole slice of a worker's gradient, or, with shard 0, a parent in a tree the
+// bundle of its child.
 //
 // Sent: server → coordinator, parent → child.
 //
@@ -226,8 +244,9 @@ var _ arrived
 type Stored struct {
 	Shard  int `wire:"0..MaxShards-1"`
 	Worker star.Worker
-	Step   int64   `wire:"natural"`
-	Sum2   float64 `wire:"absent=-1"` // sum of squares of the slice, NaN or infinite if it is not finite; negative: not measured. Its last bits mean nothing
+	Step   int64 `wire:"natural"`
+	// sum of squares of the slice, not finite if the slice is not; negative: not measured; the last bits are not exact
+	Sum2 float64 `wire:"absent=-1"`
 }
 
 // Gradient names a gradient that the shards hold, and its weight in an update.
@@ -237,38 +256,44 @@ type Gradient struct {
 	Weight float32
 }
 
-// Fire tells a shard to make an update of these gradients. `seq` counts from 1 without gaps and a shard works in its order. Without gradients there is no update. After the update the shard sends params to the workers of both lists that are not in `quiet`.
+// Fire makes a shard apply an update, if it has gradients. `seq` counts from 1 without gaps; shards work in this order.
+// Then the shard sends params to the workers of both lists that are not in `quiet`.
 //
 // Sent: coordinator → server.
-// Payload: none, or, where several processes may coordinate the job, what another one must know to go on from here; shards keep it unread (standing).
+// Payload: with several coordinator candidates, what a successor must know; shards keep it unread for standing.
 //
 //wire:kind 9 payload=memo hooks
 type Fire struct {
-	Seq       int64         `wire:"natural"`
-	Version   int64         `wire:"natural"`        // after the update
-	Samples   int64         `wire:"any"`            // applied before this update by all workers: the clock of schedules. With `local` −1 less that number, so that a shard that does not know of `local` refuses the fire
-	Gradients []Gradient    `wire:"max=MaxWorkers"` // to be applied; weight (float) is c of the update rule
-	Dropped   []Gradient    `wire:"max=MaxWorkers"` // to be thrown away, or what the rule makes of late gradients (LGC, Zeno++); weight is for it
-	Quiet     []star.Worker `wire:"max=MaxWorkers"` // gone: nothing is sent to them
+	Seq     int64 `wire:"natural"`
+	Version int64 `wire:"natural"` // after the update
+	// applied by all workers before this update (for schedules); with `local`: −1 minus that number
+	Samples   int64         `wire:"any"`
+	Gradients []Gradient    `wire:"max=MaxWorkers"` // to apply with the weight c of the update rule
+	Dropped   []Gradient    `wire:"max=MaxWorkers"` // to discard, or the rule's late gradients (LGC, Zeno++)
+	Quiet     []star.Worker `wire:"max=MaxWorkers"` // gone workers
 	NormFirst bool          // answer with norm and wait for apply
-	Report    bool          // answer with norm, without payload, when the update is made
-	Local     int           `wire:"0..maxSteps,absent"` // steps that the workers of `gradients` have made by themselves; what they have pushed is how far they came in a step, in units of a gradient (`docs/modes.md`, *Local steps*). 0: gradients
+	Report    bool          // answer with norm after the update
+	// local steps that the workers made: pushes are the distance moved, in units of a gradient (`docs/modes.md`, *Local
+	// steps*); 0: pushes are gradients
+	Local int `wire:"0..maxSteps,absent"`
 }
 
-// Norm is the length of an update before it is applied, in answer to a fire with `norm_first`; or after it, in answer to one with `report`. A shard that waits for the answer says it again to a coordinator that takes the job over, behind the standing. Where the shard's rule holds the sum against a reference before it is applied (Zeno++), the
-// bins of the reference follow in the payload.
+// Norm is the length of an update, before (`norm_first`) or after (`report`) it is applied.
+// A shard that waits for apply sends it again to a new coordinator, after its standing.
 //
 // Sent: server → coordinator.
-// Payload: with `norm_first`: the bins of an exact sum of squares, at most 64 KiB; with `report`: none.
+// Payload: with `norm_first`, the bins of an exact sum of squares, then those of the reference of the rule, if it has
+// one (Zeno++).
 //
 //wire:kind 10 payload=bins
 type Norm struct {
-	Shard int     `wire:"0..MaxShards-1"`
-	Seq   int64   `wire:"natural"` // of the fire
-	Sum2  float64 // sum of squares of the shard's slice of the weighted sum, where there is no payload; with a reference, the product of the two
+	Shard int   `wire:"0..MaxShards-1"`
+	Seq   int64 `wire:"natural"` // of the fire
+	// of the slice of the weighted sum, without payload; with a reference, the product of both
+	Sum2 float64
 }
 
-// Apply completes a fire with `norm_first`. To a follower of a shard with copies it may come before that has said its norm, which it then does not.
+// Apply completes a fire with `norm_first`. A follower that gets it first sends no norm.
 //
 // Sent: coordinator → server.
 //
@@ -276,7 +301,7 @@ type Norm struct {
 type Apply struct {
 	Seq    int64   `wire:"natural"` // of the fire
 	Norm   float64 // of the whole weighted sum
-	Factor float64 // what the sum is multiplied by before it is applied; 0: it is not, and the new version equals the one before
+	Factor float64 // multiplies the sum; 0: the parameters stay the same
 }
 
 // Action is what a worker does when it is released.
@@ -289,30 +314,40 @@ const (
 	Stop                   // leave: the job is over
 )
 
-// Release lets a worker go on. Actions: 0 compute the batch; 1 evaluate first, then compute it; 2 evaluate, report, wait for the next release; 3 leave, the job is over.
+// Release lets a worker go on.
+// Actions: 0 compute the batch; 1 evaluate, then compute it; 2 evaluate, report, wait for the next release; 3 leave,
+// the job is over.
 //
 // Sent: coordinator → worker.
-// Payload: none; in an all-reduce that several processes may coordinate, a JSON object that the worker keeps unread, for the next coordinator (`stand` in the enrolment of its hello).
+// Payload: in an all-reduce with several coordinator candidates, a JSON object that the worker keeps unread for the
+// next one (`stand` in its enrolment).
 //
 //wire:kind 12 payload=memo
 type Release struct {
 	Worker  star.Worker
-	Version int64         `wire:"natural"`     // of the parameters to go on with
-	Action  Action        `wire:"0..Stop"`     //
-	Start   int64         `wire:"natural"`     // first position of the sample stream
-	Count   int           `wire:"0..maxCount"` // samples of the batch
-	Pull    bool          // ask the shards for the parameters: none will send them by itself
-	Eval    int64         `wire:"natural"`    // number of the evaluation
-	From    int64         `wire:"0..maxPart"` // this worker's part of the test set, in ten thousandths
-	To      int64         `wire:"0..maxPart"` // its end
-	Total   int64         `wire:"natural"`    // all-reduce: samples of the round over all members; with parameter servers, in the first release, over all workers; else 0
-	Dropped bool          // the worker's last gradient was thrown away: whoever compresses keeps it for the next one
-	Delay   time.Duration `wire:"natural,absent"`       // how long the worker waits with the push after it has computed the gradient, so that not all push at once
-	Local   int           `wire:"0..maxSteps,absent"`   // steps that the worker trains by itself with the batch, in as many mini-batches, before it pushes how far it has come from the parameters of the release; 0: it pushes a gradient; 1, without a baseline: it pushes a gradient, and may keep the parameters: steps of its own may follow, which go on from how far those have moved
-	Micro   int           `wire:"0..maxSteps,absent"`   // parts in which the batch is computed; 0: it is whole
-	Cap     time.Duration `wire:"natural,absent"`       // with micro: computing time after which no further part is begun. The arrive then names the samples that are in the gradient, at least 1 and at most count
-	Part    int           `wire:"0..maxCount,absent"`   // samples of the parts in which the batch is computed, where workers take them from a queue. After each part but the last the worker says `computed`; when it has been told `cancel`, in an all-reduce `close`, it begins no further one. The arrive then names the samples that are in the gradient. 0: the batch is its own
-	More    []Piece       `wire:"max=MaxPieces,absent"` // with part: what the batch has beside `start` and `count`, in the order in which it is computed. A part ends where a piece ends
+	Version int64  `wire:"natural"` // of the parameters
+	Action  Action `wire:"0..Stop"`
+	Start   int64  `wire:"natural"`     // first position of the sample stream
+	Count   int    `wire:"0..maxCount"` // samples of the batch
+	Pull    bool   // the worker must pull the parameters
+	Eval    int64  `wire:"natural"`    // number of the evaluation
+	From    int64  `wire:"0..maxPart"` // the worker's part of the test set, in ten thousandths
+	To      int64  `wire:"0..maxPart"` // its end
+	// samples of the round over all members; with parameter servers over all workers in the first release, then 0
+	Total   int64         `wire:"natural"`
+	Dropped bool          // the worker's last gradient was discarded; its codec keeps it for the next one
+	Delay   time.Duration `wire:"natural,absent"` // between computation and push, to stagger pushes
+	// local steps, in as many mini-batches of the batch, before the worker pushes its distance from the release's
+	// parameters; 0: it pushes a gradient; 1, without a baseline: the same, and it may keep the parameters for further
+	// local steps
+	Local int `wire:"0..maxSteps,absent"`
+	Micro int `wire:"0..maxSteps,absent"` // parts of the batch; 0: whole
+	// computing time after which no further part of `micro` begins; arrive has the samples used, at least 1
+	Cap time.Duration `wire:"natural,absent"`
+	// samples of a part, if workers share a queue, or 0; after each part but the last the worker sends computed; after
+	// cancel (in an all-reduce close) it begins no further one; arrive has the samples used
+	Part int     `wire:"0..maxCount,absent"`
+	More []Piece `wire:"max=MaxPieces,absent"` // with `part`, the rest of the batch in order; no part spans two pieces
 }
 
 // Piece is a part of the stream of samples.
@@ -321,25 +356,25 @@ type Piece struct {
 	Count int   `wire:"1..maxCount"`
 }
 
-// Push is one shard's slice of a gradient. A payload that the codec cannot have made ends the connection.
+// Push is a shard's slice of a gradient. A payload that the codec cannot have made ends the connection.
 //
 // Sent: worker → shard, old server → new server, rider → ring member.
-// Payload: the slice of a gradient, exactly as long as the shard's range: float32, or in the format of `codec` (`docs/compression.md`).
+// Payload: the slice as float32, or in the format of `codec` (`docs/compression.md`).
 //
 //wire:kind 13 payload=data
 type Push struct {
 	Shard   int         `wire:"0..MaxShards-1"`
 	Worker  star.Worker // the sender
 	Step    int64       `wire:"natural"`
-	Basis   int64       `wire:"natural"`      // version of the parameters it was computed on
+	Basis   int64       `wire:"natural"`      // version of the gradient's parameters
 	Samples int         `wire:"0..maxCount"`  // of the mini-batch
-	Codec   string      `wire:"max=maxCodec"` // `fp16`, `topk=0.01` and so on; empty or `none`: float32
+	Codec   string      `wire:"max=maxCodec"` // `fp16`, `topk=0.01`, …; empty or `none`: float32
 }
 
-// Params is one shard's slice of the parameters. Never torn: all of one version.
+// Params is a shard's slice of the parameters, all of one version.
 //
 // Sent: shard → worker, ring member → rider, parent → child.
-// Payload: float32: the slice of the parameters.
+// Payload: the slice as float32.
 //
 //wire:kind 14 payload=data
 type Params struct {
@@ -347,7 +382,7 @@ type Params struct {
 	Version int64 `wire:"natural"`
 }
 
-// Pull asks for params as they are, or a shard for what its optimiser remembers: `state` without a payload, and its `slot`s.
+// Pull asks for the current params, or a shard for its optimizer's state: state without payload, and slots.
 //
 // Sent: worker → shard, rider → ring member.
 //
@@ -355,28 +390,28 @@ type Params struct {
 type Pull struct {
 	Shard  int         `wire:"0..MaxShards-1"`
 	Worker star.Worker // the sender
-	State  int         `wire:"0..1,absent"` // 1: what the optimiser remembers
+	State  int         `wire:"0..1,absent"` // 1: the optimizer's state
 }
 
-// Init has the initial parameters. Ignored by a shard that has parameters already. Where the worker's program has trained before, the `slot`s that it says come first: what
-// its optimiser remembers.
+// Init has the initial parameters. A shard that has parameters ignores it.
+// If the worker's program has trained before, slots of its optimizer come first.
 //
 // Sent: worker → shard.
-// Payload: float32: the slice of the initial parameters.
+// Payload: the slice as float32.
 //
 //wire:kind 16 payload=data
 type Init struct {
 	Shard  int         `wire:"0..MaxShards-1"`
 	Worker star.Worker // the sender
-	Rule   string      `wire:"absent"`         // name of the optimiser that remembers; empty: nothing
-	Steps  int64       `wire:"natural,absent"` // updates that it counts
-	Slots  int         `wire:"0..maxSlots,absent"`
+	Rule   string      `wire:"absent"`             // the program's optimizer; empty: no state
+	Steps  int64       `wire:"natural,absent"`     // updates that it has made
+	Slots  int         `wire:"0..maxSlots,absent"` // vectors of its state
 }
 
-// Buffers are statistics that are kept locally and averaged for an evaluation.
+// Buffers are statistics of the model that workers keep locally, averaged by the coordinator for an evaluation.
 //
 // Sent: worker → coordinator, coordinator → worker.
-// Payload: float32: the model's buffers; back: their average.
+// Payload: the model's buffers as float32; from the coordinator, their average.
 //
 //wire:kind 17 payload=data
 type Buffers struct {
@@ -391,18 +426,18 @@ type Buffers struct {
 //wire:kind 18
 type EvalResult struct {
 	Worker  star.Worker
-	Eval    int64         `wire:"natural"`
-	Version int64         `wire:"natural"` // that was evaluated
-	LossSum float64       // over its samples
-	Correct int64         `wire:"natural"`
-	Count   int64         `wire:"natural"` // samples
-	Took    time.Duration //
+	Eval    int64   `wire:"natural"`
+	Version int64   `wire:"natural"` // evaluated
+	LossSum float64 // over the samples
+	Correct int64   `wire:"natural"`
+	Count   int64   `wire:"natural"` // samples
+	Took    time.Duration
 }
 
-// Save: write your part of a checkpoint after the fire with number `seq`.
+// Save asks a server for its part of a checkpoint, after the fire `seq`.
 //
-// To a worker with a codec: write what it has left out of your gradients: with parameter servers as it was before the gradient of your step `seq`; in an all-reduce when you come to `version`, and then `seq` is at least 1. With 0
-// the first member writes the parameters.
+// It asks a worker with a codec for its residual: with parameter servers, from before the gradient of its step `seq`;
+// in an all-reduce, at `version`, with `seq` at least 1. With `seq` 0 the first ring member writes the parameters.
 //
 // Sent: coordinator → server, coordinator → worker.
 //
@@ -413,10 +448,11 @@ type Save struct {
 	ID      string // of the checkpoint
 }
 
-// Saved: the shard's file is on its disk, or why not. From a worker, of what its codec has left out, `shard` is 1, and without a payload there is nothing.
+// Saved reports that the shard's file is on disk, or why not. For a worker's residual, `shard` is 1, and no payload
+// means no file.
 //
 // Sent: server → coordinator, worker → coordinator.
-// Payload: a description as JSON, for the manifest.
+// Payload: JSON for the manifest.
 //
 //wire:kind 20 payload=text
 type Saved struct {
@@ -425,15 +461,18 @@ type Saved struct {
 	Err   string `wire:"cut,max=maxText"` // empty: done
 }
 
-// Leave ends a membership cleanly. The sender closes after it. A member with a part in the training that says `exit` above 128, as one that a signal ends, may also go on as before and wait for the coordinator's reject, which
-// has the same `exit`: it is sent when the job goes on without the member, at the latest some seconds later, or when the job has been saved and ends.
-// A worker that computes nothing more says `exit` 0, or that of the program that has failed, and waits in the same way: the last one is asked for what the job's end needs.
+// Leave ends a membership cleanly, and the sender closes, with two exceptions.
+// A member of the training that a signal ends may send `exit` above 128, continue, and wait some seconds for the
+// coordinator's reject with the same `exit`: the job goes on without it, or has been saved and ends.
+// A worker that has finished, with `exit` 0 or that of its failed program, waits in the same way: the last one may be
+// needed for the end of the job.
 //
-// Sent: worker → coordinator, server → coordinator, coordinator → server, worker → shard, old server → new server, server or worker → cluster service.
+// Sent: worker → coordinator, server → coordinator, coordinator → server, worker → shard, old server → new server,
+// server or worker → cluster service.
 //
 //wire:kind 21
 type Leave struct {
-	Worker star.Worker `wire:"-1..MaxWorkers-1"` // −1: the sender is no worker
+	Worker star.Worker `wire:"-1..MaxWorkers-1"` // −1: no worker
 	Exit   int         `wire:"0..255"`
 	Reason string      `wire:"cut,max=maxText"`
 }
@@ -466,7 +505,7 @@ type Reply struct {
 type Ping struct {
 	Seq  int64 `wire:"any"`
 	Sent int64 `wire:"any"`     // clock of the sender, in Unix nanoseconds
-	Want int64 `wire:"natural"` // bytes of payload wanted in the pong
+	Want int64 `wire:"natural"` // payload bytes wanted in the pong
 }
 
 // Pong answers a ping.
@@ -481,28 +520,33 @@ type Pong struct {
 	Now  int64 `wire:"any"` // clock of the answerer, in Unix nanoseconds
 }
 
-// Rider says who adds the gradients of a worker that is taken out of the ring.
+// Rider is a worker outside the ring, and the ring member that adds its gradients.
 type Rider struct{ Worker, Parent star.Worker }
 
-// Ring says who is in the ring (all-reduce only), from round `from` on; round r makes version r+1 of version r. Announced before the first release of such a round. Members meet at `addr`, in the order of the list, and agree on the highest version that one of them has; who has another one receives parameters and optimiser state from the first that has it. Riders push to `door` and get params back. A worker in neither list waits for the end. The three fields before the last are the same for all.
+// Ring announces the members of the all-reduce ring from round `from` on, before the first release of that round.
+// Round r makes version r+1 of version r.
+// Members meet at `addr` and agree on the highest version that one of them has. A member with another version receives
+// parameters and optimizer state from the first member that has it.
+// Riders push to `parent_addr` and get params back. A worker in neither list waits for the end.
+// `of`, `wait` and `max_stale` are the same for all.
 //
 // Sent: coordinator → worker.
 //
 //wire:kind 26
 type Ring struct {
-	Generation int64         `wire:"natural"`        // counts rings; a higher one replaces all before it
-	From       int64         `wire:"-1..1<<63-1"`    // the first round; −1: that of the version which the members agree on
-	Members    []star.Worker `wire:"max=MaxWorkers"` // in order of rank
+	Generation int64         `wire:"natural"`        // counts rings; a higher one replaces the others
+	From       int64         `wire:"-1..1<<63-1"`    // the first round; −1: that of the agreed version
+	Members    []star.Worker `wire:"max=MaxWorkers"` // in the order of the ring, by rank
 	Addr       string        // of the first member
-	Riders     []Rider       `wire:"max=MaxWorkers"` //
-	Door       string        // for a rider: where its parent listens; else empty
-	Of         int64         `wire:"natural"` // samples of a full round of all live workers: B of the update rule
-	Wait       time.Duration // how long a round waits for riders
-	MaxStale   int64         `wire:"natural"` // older gradients of riders are dropped, in updates; 0: none are
-	Now        bool          // give up the round in hand: somebody is gone
+	Riders     []Rider       `wire:"max=MaxWorkers"`
+	ParentAddr string        // where a rider's parent listens
+	Of         int64         `wire:"natural"` // samples of a full round of all live workers (B of the update rule)
+	Wait       time.Duration // time that a round waits for riders
+	MaxStale   int64         `wire:"natural"` // drop older gradients of riders, in updates; 0: no limit
+	Now        bool          // give up the current round: a member is gone
 }
 
-// Formed: a member stands in the ring. A rider says so before it pushes: what it pushes now is meant for this ring.
+// Formed reports that a member has formed the ring. A rider sends it before its pushes, to name their ring.
 //
 // Sent: worker → coordinator, rider → ring member.
 //
@@ -510,10 +554,11 @@ type Ring struct {
 type Formed struct {
 	Worker     star.Worker
 	Generation int64 `wire:"natural"`
-	Version    int64 `wire:"natural"` // of the parameters that all its members have
+	Version    int64 `wire:"natural"` // of the parameters that all members have
 }
 
-// Tally: a ring member has made a version; the record of it comes before, in an arrive. Or, with a hash, it tells what the parameters are with which it evaluates. The step of a rider's gradient is the first position of its batch, here and in its push.
+// Tally reports that a ring member has made a version, after its arrive, or, with a hash, the parameters with which it
+// evaluates. The step of a rider's gradient, here and in its push, is the first position of its batch.
 //
 // Sent: worker → coordinator.
 //
@@ -522,15 +567,18 @@ type Tally struct {
 	Worker     star.Worker
 	Generation int64      `wire:"natural"` // of the ring
 	Version    int64      `wire:"natural"`
-	Hash       int64      `wire:"0..1<<32-1"`     // CRC-32 of the parameters as float32; 0: not taken
+	Hash       int64      `wire:"0..1<<32-1"`     // CRC-32 of the parameters as float32; 0: not computed
 	Carried    []Gradient `wire:"max=MaxWorkers"` // riders' gradients in this version
 	Dropped    []Gradient `wire:"max=MaxWorkers"` // riders' gradients that were too old
-	Sum2       float64    // squared Euclidean norm of the weighted sum of the round; 0: not told
-	Samples    []int      `wire:"max=MaxWorkers,each=0..maxCount,absent"` // of each member of the ring, in its order, how many of the samples that it was released with are in the round, where releases have `part`; none: all
-	Behind     []int      `wire:"max=MaxWorkers,each=0..maxCount,absent"` // none, or of each of `carried` its staleness plus one: `version` minus that of the parameters with which the gradient was computed; 0: another member carried it, and knows
+	Sum2       float64    // squared norm of the round's weighted sum; 0: not measured
+	// with `part` of release: samples that each member, in ring order, has in the round; empty: all
+	Samples []int `wire:"max=MaxWorkers,each=0..maxCount,absent"`
+	// for each of `carried`: `version` minus its basis (staleness plus one), or 0 if another member carried it; or empty
+	Behind []int `wire:"max=MaxWorkers,each=0..maxCount,absent"`
 }
 
-// Fault: the ring of a generation has failed here. The coordinator answers with another ring or ends the job. In a tree: a child could not hand over its bundle.
+// Fault reports that a ring has failed, or that a child in a tree could not deliver its bundle. The coordinator answers
+// a failed ring with another one, or ends the job.
 //
 // Sent: worker → coordinator.
 //
@@ -538,23 +586,25 @@ type Tally struct {
 type Fault struct {
 	Worker     star.Worker
 	Generation int64  `wire:"natural"`
-	Suspect    int    `wire:"-1..MaxWorkers-1"` // whose fault it seems to be; −1: not known
+	Suspect    int    `wire:"-1..MaxWorkers-1"` // the probable cause, or −1
 	Reason     string `wire:"cut,max=maxText"`
 }
 
-// Branch: for one step the worker is in a tree (parameter servers only). Comes before the release of that step; a release without one: the worker pushes to the shards and gets params from them. Only workers that are released by the same fire are linked. Only workers whose hello names a door are.
+// Branch puts the worker into a tree for one step (parameter servers only), before the release of that step.
+// After a release without one, the worker talks to the shards.
+// Only workers released by the same fire, with `addr` in their hello, are linked.
 //
 // Sent: coordinator → worker.
 //
 //wire:kind 30
 type Branch struct {
-	Worker   star.Worker
-	Step     int64   `wire:"natural"`          // of the gradient
-	Parent   int     `wire:"-1..MaxWorkers-1"` // gets this worker's gradients; −1: the shards do
-	Door     string  // where the parent listens; empty without one
-	Relay    bool    // the parameters of the release are to be had from the parent (want)
-	Children []Child `wire:"max=MaxWorkers"`      // whose gradients this worker takes
-	Below    []Below `wire:"max=MaxBelow,absent"` // all whose gradients may come through a child, itself included: more are not linked
+	Worker     star.Worker
+	Step       int64   `wire:"natural"`          // of the gradient
+	Parent     int     `wire:"-1..MaxWorkers-1"` // gets the worker's gradients; −1: the shards do
+	ParentAddr string  // where the parent listens
+	Relay      bool    // get parameters from the parent (want)
+	Children   []Child `wire:"max=MaxWorkers"`      // gradients that the worker takes
+	Below      []Below `wire:"max=MaxBelow,absent"` // all gradients that may come through a child
 }
 
 // Below is a gradient that may come up a tree through Child.
@@ -578,19 +628,26 @@ type Share struct {
 	Samples int   `wire:"0..maxCount"`
 }
 
-// Bundle: the gradients of several workers as one. The top of a tree says it to the coordinator before it pushes the same to the shards, with `samples` of all members in the push; an arrive follows. The parent answers with stored when it has all of it, also to one that came already or too late; a child that hears nothing within 5 s plus a second for each MiB says fault, and one whose connection breaks before may send the same bundle over another one. Then it says arrive to the coordinator. A parent takes bundles only of the children and steps in its branch, with members and samples that its branch has below that child, and of finite elements; it waits no longer for a child that sends another one.
+// Bundle is the combined gradient of several workers. The top of a tree sends it to the coordinator before it pushes
+// the same to the shards, with `samples` of all members in the push; an arrive follows.
+//
+// The parent answers every bundle with stored, also a repeated or late one; then the child sends arrive. A child without
+// an answer within 5 s plus 1 s for each MiB sends fault; if the connection breaks before, it may send the bundle again.
+// A parent accepts only children, steps, members and samples of its branch, and finite elements. It no longer waits for
+// a child that sends another bundle.
 //
 // Sent: child → parent, worker → coordinator.
-// Payload: from a child to its parent, float32: the mean gradient over all samples of the members, of the whole vector; to the coordinator none.
+// Payload: to the parent, the mean gradient over all samples of the members, the whole vector as float32.
 //
 //wire:kind 31 payload=data
 type Bundle struct {
 	Worker  star.Worker // the sender
 	Step    int64       `wire:"natural"`        // its own
-	Members []Share     `wire:"max=MaxWorkers"` // whose gradients are in it, the sender first
+	Members []Share     `wire:"max=MaxWorkers"` // gradients in it, the sender's first
 }
 
-// Detach: the gradient of that worker and step goes another way than its branch says. To a parent: do not wait for it. To the worker itself: push your own gradient, without those of your children, to the shards; take the parameters from them.
+// Detach takes a gradient out of its branch. A parent does not wait for it. The worker itself pushes its own gradient,
+// without its children's, to the shards, and gets the parameters from them.
 //
 // Sent: coordinator → worker.
 //
@@ -600,7 +657,7 @@ type Detach struct {
 	Step   int64 `wire:"natural"`
 }
 
-// Want asks for params of that version or a later one; the parent answers when it has them.
+// Want asks for params of that version or a later one. The parent answers when it has them.
 //
 // Sent: child → parent.
 //
@@ -610,8 +667,8 @@ type Want struct {
 	Version int64       `wire:"natural"`
 }
 
-// Compression: from a version of the parameters on, gradients go with another codec: the worker's own, or, said by the first member of a ring, those
-// of all its members. For the run log; nobody answers.
+// Compression reports the codec of gradients from a version on: the worker's, or, from the first member of a ring, that
+// of all members. It is for the run log, without an answer.
 //
 // Sent: worker → coordinator.
 //
@@ -619,7 +676,7 @@ type Want struct {
 type Compression struct {
 	Worker  star.Worker
 	Version int64  `wire:"natural"`
-	Codec   string `wire:"max=maxCodec"` // `none`, `int8`, `topk=0.01` and so on
+	Codec   string `wire:"max=maxCodec"` // `none`, `int8`, `topk=0.01`, …
 	Why     string `wire:"cut,max=maxText"`
 }
 
@@ -630,45 +687,48 @@ type Amounts struct {
 	Out float64 `wire:"amount"`
 }
 
-// Enlist says which process of which job this is; first on a connection, and again when something of it has changed. A second connection of the same job, role,
-// rank and life replaces the first one; with another life it is refused. With `--move-shards auto` a server says it and usage to the coordinator, too, for the capacities of its host. Amounts are [processors, bytes per second in, bytes per second out], all finite and not negative.
+// Enlist identifies a process of a job. It comes first on a connection, and again when a field has changed.
+// A second connection of the same job, role, rank and life replaces the first; one with another life is refused.
+// With `--move-shards auto` servers send it and usage to the coordinator, too.
 //
 // Sent: server or worker → cluster service, server → coordinator.
 //
 //wire:kind 35
 type Enlist struct {
 	Job      string
-	Life     string  // tells the process from another one that claims its place
-	Rank     int     `wire:"-1..MaxWorkers-1"` // among its kind
-	Host     string  // processes with the same one share its resources
-	Actuator string  // what carries out orders here; empty: nothing does
-	Model    string  `wire:"max=maxModel"`  // what is trained, readable; names a prior of the demand
-	Params   int64   `wire:"0..MaxParams"`  // elements of the parameter vector; 0: not known
+	Life     string  // distinguishes processes that claim one place
+	Rank     int     `wire:"-1..MaxWorkers-1"` // among its role
+	Host     string  // identifies shared resources
+	Actuator string  // what applies limits here; empty: nothing
+	Model    string  `wire:"max=maxModel"`  // readable; prior of the demand
+	Params   int64   `wire:"0..MaxParams"`  // elements of the parameter vector; 0: unknown
 	Workers  int     `wire:"0..MaxWorkers"` // of the job
-	Servers  int     `wire:"0..MaxShards"`  // of the job; 0: workers exchange gradients among themselves
-	Fixed    bool    // its owner has chosen the mode: it neither asks nor gives
-	Capacity Amounts // of the host; 0: not known
-	Freed    Amounts // what each worker frees on its host for each second by which an iteration is delayed
-	CostCPU  float64 `wire:"amount"` // sensitivity to less processor time; 0: not known
-	CostNet  float64 `wire:"amount"` // sensitivity to less network; 0: not known
+	Servers  int     `wire:"0..MaxShards"`  // of the job; 0: all-reduce
+	Fixed    bool    // the user chose the mode: the job neither asks nor yields
+	Capacity Amounts // of the host; 0: unknown
+	Freed    Amounts // by each worker on its host, for each second of delay of an iteration
+	CostCPU  float64 `wire:"amount"` // sensitivity to less processor time; 0: unknown
+	CostNet  float64 `wire:"amount"` // sensitivity to less network; 0: unknown
 }
 
-// Usage renews the lease of the process. To be sent several times in a lease.
+// Usage renews the lease of the process. It is sent several times in a lease.
 //
 // Sent: server or worker → cluster service, server → coordinator.
 //
 //wire:kind 36
 type Usage struct {
-	Seq    int64           `wire:"natural"`      // counts from 1 on a connection
-	Step   int64           `wire:"natural"`      // updates of the job so far, or steps of the worker
-	Mode   string          `wire:"max=maxModel"` // plan in force; empty: the sender does not know
-	Sync   bool            // every update waits for all workers
-	Own    Amounts         // that this process uses
-	Host   Amounts         // that everybody on the host uses
-	Times  []time.Duration `wire:"max=MaxWorkers,each=0..maxTime"` // of an iteration of each worker, by rank; 0: not known. Only from the coordinator's process
-	Delay  time.Duration   `wire:"0..maxTime"`                     // of each iteration, in force in this process
-	Leases []Lease         `wire:"max=MaxLeases,absent"`           // limits that processes have set on this host, those to be undone first (`star limits ls`); each text is cut at 160 bytes
-	Free   int64           `wire:"natural,absent"`                 // bytes of memory that the host has left; 0: not known
+	Seq  int64   `wire:"natural"`      // counts from 1 on a connection
+	Step int64   `wire:"natural"`      // updates of the job so far, or steps of the worker
+	Mode string  `wire:"max=maxModel"` // plan in force; empty: unknown
+	Sync bool    // every update waits for all workers
+	Own  Amounts // used by this process
+	Host Amounts // used by all processes on the host
+	// of an iteration, by rank; 0: unknown; only from the coordinator's process
+	Times []time.Duration `wire:"max=MaxWorkers,each=0..maxTime"`
+	Delay time.Duration   `wire:"0..maxTime"` // of each iteration, in force
+	// limits on this host, next to undo first; texts ≤160 bytes
+	Leases []Lease `wire:"max=MaxLeases,absent"`
+	Free   int64   `wire:"natural,absent"` // bytes of memory left on the host; 0: unknown
 }
 
 // Lease is a limit that a process has set on its host.
@@ -676,50 +736,51 @@ type Lease struct {
 	Name  string `wire:"cut,max=maxLeaseText"`
 	State string `wire:"cut,max=maxLeaseText"`
 	What  string `wire:"cut,max=maxLeaseText"`
-	Who   string `wire:"cut,max=maxLeaseText"`
+	Owner string `wire:"cut,max=maxLeaseText"`
 	Why   string `wire:"cut,max=maxLeaseText"`
 }
 
-// Ask: the process of the coordinator wants to leave SSGD. The answer is a grant with the same id. An id that was answered is answered the same way again.
+// Ask is the request of the coordinator's process to leave SSGD. The answer is a grant with the same id; a repeated id
+// gets the same answer.
 //
 // Sent: server or worker → cluster service.
 //
 //wire:kind 37
 type Ask struct {
-	ID      int64         `wire:"natural"`      // counts the questions of one life of a job
-	Mode    string        `wire:"max=maxModel"` // that it wants
-	Extra   Amounts       // that the servers use beyond SSGD, all together and each as much; in a job without servers its workers
-	Lag     time.Duration `wire:"0..maxTime"` // what SSGD loses in each iteration to stragglers
+	ID      int64         `wire:"natural"`      // counts requests of one life of a job
+	Mode    string        `wire:"max=maxModel"` // requested
+	Extra   Amounts       // the servers' use beyond SSGD, all together and each the same; without servers, the workers'
+	Lag     time.Duration `wire:"0..maxTime"` // what SSGD loses to stragglers in each iteration
 	Timeout time.Duration `wire:"0..maxTime"` // how long the sender waits
 }
 
-// Grant answers an ask, or takes a yes back.
+// Grant answers an ask, or revokes an approval.
 //
 // Sent: cluster service → server or worker.
 //
 //wire:kind 38
 type Grant struct {
-	ID    int64         `wire:"natural"` // of the ask
-	OK    bool          //
-	Lease time.Duration `wire:"0..maxTime"` // how long a yes is good after the last usage that was sent
+	ID    int64 `wire:"natural"` // of the ask
+	OK    bool
+	Lease time.Duration `wire:"0..maxTime"` // validity of an approval after the last usage
 	Why   string        `wire:"cut,max=maxText"`
 }
 
-// Order: delay each iteration, because another job needs what that frees. The answer is an obeyed with the same id.
+// Order delays each iteration to free resources for another job. The answer is an obeyed with the same id.
 //
 // Sent: cluster service → server or worker.
 //
 //wire:kind 39
 type Order struct {
 	ID    int64         `wire:"natural"`    // a higher one replaces all before it
-	Delay time.Duration `wire:"0..maxTime"` // of each iteration; with early, 0 undoes the order before it
-	Early time.Duration `wire:"0..maxTime"` // besides, of this worker, which would only wait for slower ones otherwise
-	Lease time.Duration `wire:"0..maxTime"` // the delay ends by itself when the connection is gone for so long
+	Delay time.Duration `wire:"0..maxTime"` // of each iteration; 0 with `early` 0: undo the last order
+	Early time.Duration `wire:"0..maxTime"` // further delay of this worker, which would only wait for slower ones
+	Lease time.Duration `wire:"0..maxTime"` // the delay ends when the connection has been gone for this time
 	For   string        // the job that asked
 	Why   string        `wire:"cut,max=maxText"`
 }
 
-// Obeyed says what has become of an order.
+// Obeyed reports the result of an order.
 //
 // Sent: server or worker → cluster service.
 //
@@ -730,7 +791,7 @@ type Obeyed struct {
 	Err   string        `wire:"cut,max=maxText"` // empty: done
 }
 
-// Yield: the process of the coordinator gives back what a grant gave.
+// Yield returns what a grant gave; the coordinator's process sends it.
 //
 // Sent: server or worker → cluster service.
 //
@@ -739,16 +800,17 @@ type Yield struct {
 	ID int64 `wire:"natural"` // of the ask
 }
 
-// AdoptStage is what a server is to do about a shard that comes to it.
+// AdoptStage is what a server does about a shard that moves to it.
 type AdoptStage uint8
 
 const (
-	Prepare AdoptStage = iota // make room, and connect to the server that has it
-	Own                       // it is yours: every Fire after this message is for it too
-	Forget                    // it stays where it is
+	Prepare AdoptStage = iota // allocate memory, and connect to the server that has it
+	Own                       // the shard is here: every Fire after this message is for it too
+	Forget                    // it stays at the old server
 )
 
-// Adopt says what to do about a shard that comes to the server. Stages: 0 prepare: make room, and connect to the server that has it; 1 own: it is yours, with every fire after this; 2 forget: it stays where it is.
+// Adopt directs the new server of a shard that moves. Stages: 0 prepare: allocate memory, and connect to the old
+// server; 1 own: take over, every later fire is for it; 2 forget: the shard stays where it was.
 //
 // Sent: coordinator → server.
 //
@@ -757,24 +819,26 @@ type Adopt struct {
 	Move  int64      `wire:"natural"` // counts moves
 	Stage AdoptStage `wire:"0..Forget"`
 	Shard int        `wire:"0..MaxShards-1"`
-	Addr  string     // of the server that has it
+	Addr  string     // of the old server
 	From  int64      `wire:"0..MaxParams"` // its elements
 	To    int64      `wire:"0..MaxParams"` // their end
 }
 
-// HandStage is what a server is to do about a shard that leaves it.
+// HandStage is what a server does about a shard that moves away from it.
 type HandStage uint8
 
 const (
-	Give HandStage = iota // after the firing Seq, send its state to who has come for it; it does not change until further notice
-	Gone                  // it is the other's: pass on what still comes
-	Keep                  // it stays here: go on
+	Give HandStage = iota // after the Fire Seq, send its state to the new server; it does not change until the next stage
+	Gone                  // it is at the new server: forward what still arrives
+	Keep                  // it stays here: continue
 
 	Lend   // like Give, but the other server gets a copy of it
-	Shared // the copy is there: go on, and pass on what workers push that do not know of it
+	Shared // the copy is complete: continue, and forward pushes of workers that do not know it yet
 )
 
-// Hand says what to do about a shard that leaves the server. Stages: 0 give: after the fire `seq`, send its state to who has come for it; 1 gone: it is the other's, pass on what still comes; 2 keep: it stays, go on; 3 lend: like give, but the other one gets a copy; 4 shared: the copy is there, go on, and pass on what comes from workers of a term before it.
+// Hand directs the old server of a shard that moves. Stages: 0 give: after the fire `seq`, send its state to the new
+// server; 1 gone: forward what still arrives; 2 keep: it stays, continue; 3 lend: like give, for a copy; 4 shared: the
+// copy is complete, continue, and forward pushes of workers with an older term.
 //
 // Sent: coordinator → server.
 //
@@ -786,16 +850,17 @@ type Hand struct {
 	Seq   int64     `wire:"natural"` // with stages 0 and 3
 }
 
-// MovedStage is how far a move is.
+// MovedStage is the progress of a move.
 type MovedStage uint8
 
 const (
-	Prepared MovedStage = iota // there is room, and a connection to who has it
+	Prepared MovedStage = iota // memory is allocated, and the old server is connected
 	Loaded                     // its state is here
-	Complete                   // nothing more will come from who had it
+	Complete                   // the old server will send nothing more
 )
 
-// Moved says how far the move of a shard to this server is. Stages: 0 prepared; 1 loaded: the state and all gradients that the old server had are here; 2 complete: nothing more will come from there.
+// Moved reports the progress of a shard's move to this server. Stages: 0 prepared; 1 loaded: the old server's state and
+// gradients are here; 2 complete: the old server sends nothing more.
 //
 // Sent: server → coordinator.
 //
@@ -805,30 +870,31 @@ type Moved struct {
 	Stage   MovedStage `wire:"0..Complete"`
 	Shard   int        `wire:"0..MaxShards-1"`
 	Version int64      `wire:"natural"`         // of the parameters, with stage 1
-	Err     string     `wire:"cut,max=maxText"` // empty: it went well; else it has failed
+	Err     string     `wire:"cut,max=maxText"` // if the move has failed
 }
 
-// State begins the state of a shard. As many `slot` as it says follow, then as many `push` as are pending, then those that still come, then leave.
+// State begins the state of a shard. The announced slots follow, then the pending pushes, then those that still arrive,
+// then leave.
 //
 // Sent: old server → new server, shard → worker.
-// Payload: float32: the parameters of the shard; none to a worker.
+// Payload: to a server, the shard's parameters as float32.
 //
 //wire:kind 45 payload=data
 type State struct {
 	Shard   int     `wire:"0..MaxShards-1"`
-	Seq     int64   `wire:"natural"` // of the last fire that is in it
+	Seq     int64   `wire:"natural"` // of the last fire that it contains
 	Version int64   `wire:"natural"`
 	Rule    string  // name of the update rule
 	Steps   int64   `wire:"natural"`                             // updates that the rule counts
 	Slots   int     `wire:"0..maxSlots"`                         // vectors of the rule's state
 	Pending int     `wire:"0..MaxWorkers"`                       // gradients that are stored and not applied
-	Lives   []int64 `wire:"max=maxRanks,each=0..1<<63-1,absent"` // by rank of the workers: the highest number of a pass that was shown to the shard; none: none was
+	Lives   []int64 `wire:"max=maxRanks,each=0..1<<63-1,absent"` // by rank: the highest N of a pass that the shard has seen
 }
 
-// Slot is one vector of the rule's state, or, before `init`, of the optimiser of a worker's program.
+// Slot is a vector of the rule's state, or, before init, of the optimizer of a worker's program.
 //
 // Sent: old server → new server, worker → shard, shard → worker.
-// Payload: float32: as long as the shard.
+// Payload: float32, as long as the shard.
 //
 //wire:kind 46 payload=data
 type Slot struct {
@@ -836,7 +902,7 @@ type Slot struct {
 	Name  string
 }
 
-// Route says where a shard is now. What was pushed to the old place is passed on; the next push or pull goes to the new one.
+// Route is the new address of a shard, for the next push or pull. The old server forwards earlier pushes.
 //
 // Sent: coordinator → worker.
 //
@@ -847,99 +913,114 @@ type Route struct {
 	Addr   string
 }
 
-// Cancel: the update for which the worker computes is made without it (LGC), or the queue that it takes parts from is empty (`part` of a release). It finishes the part of its batch that it is at and hands over what it has. May cross with the whole gradient.
+// Cancel stops a computation: the update is made without it (LGC), or the queue of parts is empty (`part` of release).
+// The worker finishes its part and pushes what it has. Cancel may cross with the whole gradient.
 //
 // Sent: coordinator → worker.
 //
 //wire:kind 48
 type Cancel struct {
 	Worker star.Worker
-	Step   int64 `wire:"natural"` // the worker's own count
+	Step   int64 `wire:"natural"` // the worker's own
 }
 
-// Computed is what the worker has of its batch. In an all-reduce, in a round whose plan has `micro`, it follows the end of the computation, before anything is exchanged. With parameter servers
-// it follows each part of a batch whose release has `part`, in an all-reduce too, but the last one: more samples each time. It is not answered, and the worker goes on at once.
+// Computed reports how much of its batch a worker has computed: with `micro` in an all-reduce, after the computation and
+// before the exchange; with `part`, after each part but the last, each time with more samples. The worker continues
+// at once, without an answer.
 //
 // Sent: worker → coordinator.
 //
 //wire:kind 49
 type Computed struct {
 	Worker     star.Worker
-	Generation int64 `wire:"natural"`     // of its ring; with parameter servers 0
-	Version    int64 `wire:"natural"`     // of the parameters it computed with
-	Samples    int   `wire:"0..maxCount"` // that its gradient is the mean over, so far; 0: it has none
+	Generation int64 `wire:"natural"`     // of its ring, or 0
+	Version    int64 `wire:"natural"`     // of the parameters of the gradient
+	Samples    int   `wire:"0..maxCount"` // of its gradient so far; 0: no gradient
 }
 
-// Close answers `computed`, when enough members have said it, and goes to all of the ring: whose gradients are in the round. Where releases have `part`, that the queue is empty: everybody is in `first`, `total` is 0, and who has finished its part goes into the exchange, first of the samples that each member has (an all-reduce of one int64 for each, in the order of the ring). Who still computes finishes the part of its batch that it is at, says `computed`, and takes part in the exchange.
+// Close answers computed when enough ring members have sent it. It tells all of them which gradients are in the round.
+//
+// With `part` the queue is empty, all members are in `first`, and `total` is 0. Each member finishes its part, sends
+// computed if it was still computing, and begins the exchange, first of the members' samples (an all-reduce of one int64
+// for each, in ring order).
 //
 // Sent: coordinator → worker.
 //
 //wire:kind 50
 type Close struct {
 	Generation int64         `wire:"natural"`        // of the ring
-	Version    int64         `wire:"natural"`        // the round makes the version after it
-	First      []star.Worker `wire:"max=MaxWorkers"` // whose gradients of this round are in the update
-	Late       []star.Worker `wire:"max=MaxWorkers"` // whose gradients of the round before are
+	Version    int64         `wire:"natural"`        // before the round
+	First      []star.Worker `wire:"max=MaxWorkers"` // with a gradient of this round in the update
+	Late       []star.Worker `wire:"max=MaxWorkers"` // with one of the round before
 	Total      int64         `wire:"natural"`        // samples that the update applies
 }
 
-// Poison: a gradient does not belong (package poison): a worker says so of its own, in an all-reduce of a rider's too, a server of
-// a worker whose direction is, or is no longer, against all others'.
+// Poison reports a bad gradient: a worker its own or a rider's, a server that of a worker with a direction opposite to all
+// others', and the end of that.
 //
 // Sent: worker → coordinator, server → coordinator.
 //
 //wire:kind 51
 type Poison struct {
-	Shard  int         `wire:"-1..MaxShards-1"` // −1: the whole vector
-	Worker star.Worker // whose gradient it is
-	Step   int64       `wire:"natural"`      // the worker's own count
+	Shard  int         `wire:"-1..MaxShards-1"` // or −1, the whole vector
+	Worker star.Worker // of the gradient
+	Step   int64       `wire:"natural"`      // the worker's own
 	Cause  string      `wire:"max=maxCodec"` // `not-finite`, `exploding`, `flipped`
-	Value  float64     // exploding: how many times the median norm; flipped: the mean cosine
-	Over   bool        // flipped: it no longer is
-	Where  string      `wire:"cut,max=maxText"` // the tensor, where it is known
+	Value  float64     // exploding: norm by median norm; flipped: mean cosine
+	Over   bool        // flipped has ended
+	Where  string      `wire:"cut,max=maxText"` // the tensor, if known
 }
 
-// Ballot carries the protocol by which a coordinator is elected. Each of two candidates dials the other and only sends on
-// that connection; the hello has service `council`, role `ps`, the sender's rank and its address. Its payload is 20 bytes: 16 by which the process is told from another one of its rank, and its turn plus 1,
-// big-endian: −1, it asks for the place of another process; 0, it looks for the others, to begin with them; 1, it began with them; n > 1, it is the n-th process in that place. The payload of the welcome is 17 bytes: the 16 of the process that answers, and
-// what it says to that: 0, it knows the other one in that place; 1, another process has or had it; 2, it cannot tell; 3, another process has it by now. A process that is told 1 while it looks for the others asks for the place from then on;
-// one that has a place and is told 3 ends. An empty payload of a ballot says that all is over, as the sender knows.
+// Ballot carries the election of a coordinator. Of two candidates, each dials the other and only sends on that
+// connection. An empty payload means that the job is over.
+//
+// The hello has the election service, role `ps`, rank and address, and a payload of 20 bytes: a process id (16 bytes),
+// and the big-endian turn plus 1. The turn is −1: asks for the place of another process; 0: looks for the other
+// candidates, to start with them; 1: started with them; n > 1: the n-th process in that place.
+//
+// The welcome has a payload of 17 bytes: the answering process's id, and 0: knows the other process in that place; 1:
+// another process has or had the place; 2: unknown; 3: another process has it now.
+// A process that gets 1 while it looks for the others asks for the place from then on; one that has a place and gets 3
+// ends.
 //
 // Sent: coordinator candidate → another one.
-// Payload: a message of etcd's raft as protobuf, `raftpb.Message` (`docs/decisions/0012-who-coordinates.md`).
+// Payload: etcd's `raftpb.Message` as protobuf (decision 12).
 //
 //wire:kind 52 payload=text
 type Ballot struct {
-	From int `wire:"0..MaxCouncil-1"` // rank of the sender
-	To   int `wire:"0..MaxCouncil-1"` // rank of the receiver
+	From int `wire:"0..MaxCandidates-1"` // rank of the sender
+	To   int `wire:"0..MaxCandidates-1"` // rank of the receiver
 }
 
-// Standing is the first thing that a server says to a coordinator that takes a job over: what its shards have been told to do.
+// Standing is the first message of a server to a coordinator that takes the job over: the orders its shards have.
 //
 // Sent: server → coordinator.
-// Payload: the last fires that the server was given, oldest first; each is the length of its header and that of its payload, u32 little-endian, then header and payload as they came. Where shards have copies, aheads count as fires, and each is there once.
+// Payload: the server's last fires, oldest first: for each the lengths of header and payload, u32 little-endian, then
+// both as they came. With copies, aheads count as fires, each once.
 //
 //wire:kind 53 payload=text
 type Standing struct {
-	Term    int64          `wire:"natural"`               // of the welcome that it answers
-	Seq     int64          `wire:"natural"`               // of the last fire that the server was given; 0: none
-	Shards  []ShardVersion `wire:"max=MaxShards"`         // the shards that it hosts, and the versions of their parameters; −1: none yet. Fires that it was given may still be on the way to them
-	Applied []Apply        `wire:"max=MaxApplied,absent"` // the last applies that it was given, oldest first
+	Term int64 `wire:"natural"` // of the welcome that it answers
+	Seq  int64 `wire:"natural"` // of the server's last fire; 0: no fire
+	// hosted shards and their versions; −1: no parameters yet; fires may still be on the way to them
+	Shards  []ShardVersion `wire:"max=MaxShards"`
+	Applied []Apply        `wire:"max=MaxApplied,absent"` // the server's last applies, oldest first
 }
 
-// ShardVersion says of which version a shard's parameters are.
+// ShardVersion is the version of a shard's parameters.
 type ShardVersion struct {
 	Shard   int   `wire:"0..MaxShards-1"`
 	Version int64 `wire:"-1..1<<63-1"`
 }
 
-// Elsewhere answers, in the place of welcome, a hello with service `coord` where somebody listens who may coordinate the job, and does not. The sender closes.
+// Elsewhere answers a hello with service `coord` if the listener is a candidate that does not coordinate the job.
+// The sender closes.
 //
 // Sent: listener → dialler.
 //
 //wire:kind 54
 type Elsewhere struct {
-	Addr string // of the coordinator; empty: not known yet, ask again
+	Addr string // of the coordinator; empty: unknown, ask again
 }
 
 // Holder is a server that holds a copy of a shard.
@@ -948,21 +1029,25 @@ type Holder struct {
 	Addr string // where workers reach it
 }
 
-// View says who holds copies of a shard (`--replicas`), under a term that rises with every change of that; a lower term than the last one is old news. The first holder is the primary: it answers workers. A worker pushes to all of
-// them. A worker gets one for each shard behind its welcome, a server behind its assign for each shard of which it holds a copy; and both again with every change.
+// View lists the holders of a shard (`--replicas`). Its term rises with every change; receivers ignore a lower term.
+// The first holder is the primary, which answers workers; a worker pushes to all holders.
+// A worker gets views of all shards after its welcome, a server of those that it holds after its assign, and both again
+// with every change.
 //
 // Sent: coordinator → server, coordinator → worker.
 //
 //wire:kind 55
 type View struct {
-	Shard   int      `wire:"0..MaxShards-1"`
-	Term    int64    `wire:"natural"`
-	Holders []Holder `wire:"max=maxHolders"` // servers, by rank, and where workers reach them; first the primary, then those who would take its place, in order
-	From    int64    `wire:"0..MaxParams"`   // elements of the shard
-	To      int64    `wire:"0..MaxParams"`   // their end
+	Shard int   `wire:"0..MaxShards-1"`
+	Term  int64 `wire:"natural"`
+	// the primary, then its successors in order, with their addresses for workers
+	Holders []Holder `wire:"max=maxHolders"`
+	From    int64    `wire:"0..MaxParams"` // elements of the shard
+	To      int64    `wire:"0..MaxParams"` // their end
 }
 
-// Held: a copy of a shard holds all fires up to one: it has made these updates, or will whatever happens to others. To a coordinator that takes the job over, a server says it of each copy before its standing.
+// Held reports that a copy of a shard has made all updates up to `seq`, or will in any case. A server sends it for each
+// copy, before its standing, to a coordinator that takes the job over.
 //
 // Sent: server → coordinator.
 //
@@ -973,8 +1058,9 @@ type Held struct {
 	Seq   int64 `wire:"natural"`
 }
 
-// Turn: from here on the worker pushes to all holders of the view of that term. First on a connection to a copy, and again on all of them when the view has changed. A server that knows a lower term answers nothing on this connection until the coordinator has told it of a
-// higher one; if that takes longer than a message may take, it was left behind, and closes.
+// Turn reports that the worker now pushes to all holders of the view of that term. It comes first on a connection to a
+// copy, and again on all of them after a change. A server with a lower term answers nothing on this connection until it
+// gets a higher one from the coordinator, and closes after a message's timeout.
 //
 // Sent: worker → shard.
 //
@@ -985,7 +1071,8 @@ type Turn struct {
 	Term   int64 `wire:"natural"`
 }
 
-// Ahead is a fire, with the fields of one, for followers. They make the update and answer with held. When all have, primaries get the fire, and answer with held, too.
+// Ahead is a fire for followers. They make the update and answer with held. When all have, primaries get the fire, and
+// answer with held, too.
 //
 // Sent: coordinator → server.
 // Payload: that of the fire.
@@ -993,7 +1080,8 @@ type Turn struct {
 //wire:kind 58 payload=memo
 type Ahead Fire
 
-// Halt: a worker's program wants the job to end. Nothing more of the stream is handed out; what is out is computed, and used. The sender stays.
+// Halt is the request of a worker's program to end the job. The coordinator hands out no further samples, and uses the
+// gradients of those that it handed out. The sender stays.
 //
 // Sent: worker → coordinator.
 //

@@ -9,9 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// The part of msgpack that headers are made of: arrays, integers, floats,
-// booleans and strings. Integers are written in their shortest form, as every
-// msgpack library does, and read in any.
+// The part of msgpack that headers use: arrays, integers, floats, booleans and strings. Integers are written in their
+// shortest form, as by every msgpack library, and read in any form.
 
 func appendArray(dst []byte, n int) []byte {
 	switch {
@@ -78,8 +77,7 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, s...)
 }
 
-// appendText appends words for people: made valid UTF-8 and cut at max bytes,
-// so that a long reason is shortened rather than refused by its reader.
+// appendText appends text for people as valid UTF-8, cut at max bytes, so that the reader does not refuse a long one.
 func appendText(dst []byte, s string, max int) []byte {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) > max {
@@ -90,7 +88,7 @@ func appendText(dst []byte, s string, max int) []byte {
 	return appendString(dst, s)
 }
 
-// ParseError says which field of which header is wrong, and how.
+// ParseError names the invalid field of a header, and the reason.
 type ParseError struct {
 	Kind  Kind
 	Field string // as in docs/protocol.md; empty: the header as a whole
@@ -108,8 +106,8 @@ func (e *ParseError) Unwrap() error { return e.Err }
 
 var errShort = errors.New("the header ends too early")
 
-// parser walks the array of one header. The first error sticks; after it every
-// method returns zero values. It allocates only errors and strings.
+// parser reads the array of one header. It keeps the first error, and then every method returns zero values.
+// It allocates only errors and strings.
 type parser struct {
 	rest []byte
 	kind Kind
@@ -117,7 +115,7 @@ type parser struct {
 	err  error
 }
 
-// parse opens a header that has at least n fields.
+// parse begins a header with at least n fields.
 func parse(k Kind, b []byte, n int) parser {
 	p := parser{rest: b, kind: k}
 	p.left = p.arrayLen("", -1)
@@ -127,7 +125,7 @@ func parse(k Kind, b []byte, n int) parser {
 	return p
 }
 
-// more says whether there is another field, where older peers do not send it.
+// more reports whether the header has another field, which older peers may not send.
 func (p *parser) more() bool { return p.err == nil && p.left > 0 }
 
 // end skips the fields that a newer peer may have added.
@@ -152,7 +150,7 @@ func (p *parser) wrong(field, want string, tag byte) {
 	p.fail(field, fmt.Errorf("want %s, found %s", want, tagName(tag)))
 }
 
-// tag takes the first byte of a value.
+// tag returns the first byte of the next value.
 func (p *parser) tag(field string) (byte, bool) {
 	if p.err != nil {
 		return 0, false
@@ -166,7 +164,7 @@ func (p *parser) tag(field string) (byte, bool) {
 	return t, true
 }
 
-// take takes n bytes; nil after an error.
+// take returns the next n bytes; nil after an error.
 func (p *parser) take(field string, n int) []byte {
 	if n > len(p.rest) {
 		p.fail(field, errShort)
@@ -177,7 +175,7 @@ func (p *parser) take(field string, n int) []byte {
 	return b
 }
 
-// bigEndian takes an unsigned integer of n bytes.
+// bigEndian reads an unsigned integer of n bytes.
 func (p *parser) bigEndian(field string, n int) uint64 {
 	b := p.take(field, n)
 	switch len(b) {
@@ -193,8 +191,7 @@ func (p *parser) bigEndian(field string, n int) uint64 {
 	return 0
 }
 
-// arrayLen opens an array of at most max elements (-1: of any number), which
-// also can be no more than the bytes that are left.
+// arrayLen begins an array of at most max elements (-1: no limit), and at most as many as there are bytes left.
 func (p *parser) arrayLen(field string, max int) int {
 	t, ok := p.tag(field)
 	if !ok {
@@ -226,7 +223,7 @@ func (p *parser) arrayLen(field string, max int) int {
 	return int(n)
 }
 
-// row opens an inner array of at least n fields and returns what is behind them.
+// row begins an inner array of at least n fields and returns the number of further ones.
 func (p *parser) row(field string, n int) (extra int) {
 	got := p.arrayLen(field, -1)
 	if p.err == nil && got < n {
@@ -302,7 +299,7 @@ func (p *parser) real(field string) float64 {
 	return float64(p.raw(field))
 }
 
-// positive is a number that is not negative, and not more than there is of anything.
+// positive reads a float from 0 to maxAmount.
 func (p *parser) positive(field string) float64 {
 	v := p.real(field)
 	if p.err == nil && !(v >= 0 && v <= maxAmount) {
@@ -321,7 +318,7 @@ func (p *parser) truth(field string) bool {
 	return ok && t == 0xc3
 }
 
-// text reads a string of at most max bytes outside the count of fields, where it lies.
+// text reads a string of at most max bytes outside the count of fields. The result is a view of the header.
 func (p *parser) text(field string, max int) []byte {
 	t, ok := p.tag(field)
 	if !ok {
@@ -353,9 +350,8 @@ func (p *parser) text(field string, max int) []byte {
 	return b
 }
 
-// skip passes n values of any type, however deeply nested, without recursion.
-// Every value takes a byte at least, so the walk ends with the header, whatever
-// the values claim.
+// skip skips n values of any type and depth, without recursion. Every value has at least one byte, so the loop ends with
+// the header for any claimed lengths.
 func (p *parser) skip(n int) {
 	for todo := uint64(n); todo > 0; todo-- {
 		t, ok := p.tag("")
@@ -406,7 +402,7 @@ func (p *parser) skip(n int) {
 	}
 }
 
-// tagName is what a value's first byte announces.
+// tagName names the type that a value's first byte announces.
 func tagName(t byte) string {
 	switch {
 	case t < 0x80, t >= 0xe0, t >= 0xcc && t <= 0xd3:

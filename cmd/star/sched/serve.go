@@ -172,8 +172,8 @@ func schedPeers(s *settings.Set, o *service.Options, p *service.Peers, jobs, eng
 		beyond = beyond || !settings.Loopback(at)
 	}
 	switch n := len(p.Members); {
-	case n < 3 || n > wire.MaxCouncil:
-		return s.Invalid("peers", fmt.Errorf("%d services: want 3 to %d, and a majority must run; a single service needs no --peers", n, wire.MaxCouncil))
+	case n < 3 || n > wire.MaxCandidates:
+		return s.Invalid("peers", fmt.Errorf("%d services: want 3 to %d, and a majority must run; a single service needs no --peers", n, wire.MaxCandidates))
 	case !s.IsSet("rank"):
 		return s.Invalid("rank", fmt.Errorf("which of the --peers is this one? want 0 to %d", n-1))
 	case p.Rank < 0 || p.Rank >= n:

@@ -135,7 +135,7 @@ func TestStoppedProcesses(t *testing.T) {
 		g.Training()
 		g.Signal("ps1", syscall.SIGSTOP)
 		for _, name := range []string{"ps0", "w0", "w1"} {
-			g.Ends(name, 69, "server 1", "not heard of for 2s")
+			g.Ends(name, 69, "server 1", "silent for more than 2s")
 		}
 	})
 	t.Run("coordinator", func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestStoppedProcesses(t *testing.T) {
 		g.Training()
 		g.Signal("ps0", syscall.SIGSTOP)
 		for _, name := range []string{"ps1", "w0", "w1"} {
-			g.Ends(name, 69, "the coordinator at "+g.Addr, "not heard of for 2s")
+			g.Ends(name, 69, "the coordinator at "+g.Addr, "silent for more than 2s")
 		}
 	})
 }
@@ -245,7 +245,7 @@ func TestMissingMembers(t *testing.T) {
 		}
 		defer l.Close()
 		out, err := exec.Command(jobtest.Star(t), "worker", "--coordinator", l.Addr().String(), "--join-timeout", "1s", "--dataset", "digits:n=50,test=10").CombinedOutput()
-		if jobtest.ExitCode(err) != 69 || !strings.Contains(string(out), "can be reached, but does not welcome us") {
+		if jobtest.ExitCode(err) != 69 || !strings.Contains(string(out), "can be reached but sends no welcome") {
 			t.Errorf("%v: %s", err, out)
 		}
 		out, err = exec.Command(jobtest.Star(t), "ps", "--listen", l.Addr().String(), "--out", t.TempDir(), "--http", "off").CombinedOutput()

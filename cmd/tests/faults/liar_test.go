@@ -116,7 +116,7 @@ func TestOneLiar(t *testing.T) {
 	}{
 		{"ssgd", "a norm that nothing has", "norm2", wire.KindArrive, 2, finite},
 		{"ssgd", "twice its norm", "squared norm", wire.KindArrive, 2, double},
-		{"ssgd", "another one's gradient", "which it is not", wire.KindArrive, 2, other},
+		{"ssgd", "another one's gradient", "which is not its rank", wire.KindArrive, 2, other},
 		{"auto", "a norm that nothing has", "norm2", wire.KindArrive, 2, finite},
 		{"auto", "twice its norm", "squared norm", wire.KindArrive, 2, double},
 		{"auto", "of a version to come", "the newest is", wire.KindArrive, 2, ahead},
@@ -129,7 +129,7 @@ func TestOneLiar(t *testing.T) {
 			m.Members[len(m.Members)-1].Samples++
 			return m
 		}},
-		{"tree=0(1,2)", "another one's gradient", "which it is not", wire.KindArrive, 2, other},
+		{"tree=0(1,2)", "another one's gradient", "which is not its rank", wire.KindArrive, 2, other},
 		{"ring", "a loss that nothing has", "loss", wire.KindArrive, 2, arrives(func(r *core.Record) { r.Loss = math.MaxFloat64 })},
 		{"ring", "a round to come", "under way", wire.KindTally, 2, func(header []byte) wire.Message {
 			m, err := wire.ParseTally(header)
@@ -160,7 +160,7 @@ func TestOneLiar(t *testing.T) {
 				return header
 			})
 			liar.Worker(c.rank, g.Common)
-			g.Ends("ps0", 0, "closing a connection that broke the protocol", fmt.Sprintf("worker %d", c.rank))
+			g.Ends("ps0", 0, "closed a connection that violated the protocol", fmt.Sprintf("worker %d", c.rank))
 			g.Ends("w0", 0)
 			g.Ends("w1", 0)
 			if c.mode != "ring" { // where it may hear from the other members first
@@ -194,7 +194,7 @@ func TestLiarDuringATakeOver(t *testing.T) {
 		lie     func(header []byte) wire.Message
 		why     string
 	}{
-		{"ps", 4, wire.KindArrive, arrives(func(r *core.Record) { r.Worker = 0 }), "which it is not"},
+		{"ps", 4, wire.KindArrive, arrives(func(r *core.Record) { r.Worker = 0 }), "which is not its rank"},
 		{"allreduce", 3, wire.KindTally, func(header []byte) wire.Message {
 			m, err := wire.ParseTally(header)
 			if err != nil {
@@ -257,7 +257,7 @@ func TestLiarDuringATakeOver(t *testing.T) {
 			<-g.All["ps0"].Done
 			delete(g.All, "ps0")
 			g.Until("the liar is thrown out", func() bool {
-				return strings.Contains(g.Said("ps1")+g.Said("ps2"), "closing a connection that broke the protocol")
+				return strings.Contains(g.Said("ps1")+g.Said("ps2"), "closed a connection that violated the protocol")
 			})
 			if c.arch == "ps" { // else it may hear from the other members first
 				g.Ends("w2", 78, c.why)
@@ -280,7 +280,7 @@ func TestLiarDuringATakeOver(t *testing.T) {
 			closed := 0
 			for name := range g.All {
 				g.Ends(name, 0)
-				closed += strings.Count(g.Said(name), "closing a connection that broke the protocol")
+				closed += strings.Count(g.Said(name), "closed a connection that violated the protocol")
 			}
 			if closed != 1 {
 				t.Errorf("%d connections were closed for what was said", closed)

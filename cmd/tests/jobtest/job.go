@@ -127,7 +127,7 @@ func (g *Job) Until(what string, f func() bool) {
 // Training waits until the job trains.
 func (g *Job) Training() {
 	g.T.Helper()
-	g.Until("the training begins", func() bool { return strings.Contains(g.Said("ps0"), `"msg":"training"`) })
+	g.Until("the training begins", func() bool { return strings.Contains(g.Said("ps0"), `"msg":"training started"`) })
 }
 
 // Signal sends a signal to a process.

@@ -54,7 +54,7 @@ func TestCoordinatorAndServerAreKilled(t *testing.T) {
 		}
 		return name
 	}
-	for end := time.Now().Add(60 * time.Second); took() == "" || !strings.Contains(g.Said(took()), `"msg":"training"`); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); took() == "" || !strings.Contains(g.Said(took()), `"msg":"training started"`); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("nobody goes on\n%s\n%s\n%s", first, g.Said("ps1"), g.Said("ps2"))
 		}

@@ -70,7 +70,7 @@ func TestResumeOtherData(t *testing.T) {
 		return errs.String(), err
 	}
 	for data, says := range map[string]string{
-		"digits:n=400,test=100,seed=7": "other contents of the same name and size",
+		"digits:n=400,test=100,seed=7": "other contents with the same name and size",
 		"digits:n=300,test=100":        "digits/train with 300 samples, not digits/train with 400",
 	} {
 		if text, err := again("--dataset", data); jobtest.ExitCode(err) != 78 || !strings.Contains(text, says) || !strings.Contains(text, "--resume-other-data") {

@@ -92,7 +92,7 @@ func TestMoveIsGivenUp(t *testing.T) {
 		out, _ := move.CombinedOutput()
 		said <- string(out)
 	}()
-	g.Until("shard 1 moves", func() bool { return strings.Count(g.Said("ps0"), `"msg":"a shard moves"`) == 2 })
+	g.Until("shard 1 moves", func() bool { return strings.Count(g.Said("ps0"), `"msg":"shard move started"`) == 2 })
 	v = g.Version(v + 50) // nobody waits for it
 	g.All["ps2"].Cmd.Process.Kill()
 	if out := <-said; !strings.Contains(out, "shard 1 stays at server 1: server 2 is lost") {

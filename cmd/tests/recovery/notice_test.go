@@ -27,7 +27,7 @@ func TestNotice(t *testing.T) {
 		g.Ends(name, 0)
 	}
 	jobtest.EverySampleOnce(t, g.Out, int64(g.Lines("summary")[0]["samples"].(float64)))
-	if !strings.Contains(g.Said("ps0"), "is to leave") {
+	if !strings.Contains(g.Said("ps0"), "member was told to end") {
 		t.Errorf("the worker is lost, and has not left:\n%s", g.Said("ps0"))
 	}
 }

@@ -251,7 +251,7 @@ func TestPythonWorkerAlone(t *testing.T) {
 	}
 	// It left before the end, in good order, and it was the last.
 	err = ps.Wait()
-	if err != nil || !strings.Contains(errs.String(), "all of which have left") {
+	if err != nil || !strings.Contains(errs.String(), "which have all left") {
 		t.Errorf("star ps: %v, want a reason:\n%s", err, errs)
 	}
 }

@@ -1,4 +1,5 @@
-// Command gen reads the table of messages, messages.go of package wire, and writes what follows from it. It runs in the folder of the package.
+// Command gen reads messages.go of package wire, the table of messages, and writes the files and the parts of
+// docs/protocol.md that are generated from it. It runs in the folder of the package.
 package main
 
 import (
@@ -13,6 +14,8 @@ import (
 	"go/token"
 	"go/types"
 	"log"
+	"math"
+	"math/bits"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,29 +41,29 @@ func main() {
 // message is one message, or the type of a list's elements.
 type message struct {
 	name    string // of the type
-	kind    int    // 0: none of its own
+	kind    int    // 0: not a message
 	wire    string // name of the kind
-	payload string // class
+	payload string // its class
 	hooks   bool
-	like    string // type that has its fields; empty: itself
-	doc     []string
+	like    string   // type that has its fields; empty: itself
+	doc     []string // paragraphs
 	sent    [][2]string
-	carries string // says what the payload is
+	carries string // describes the payload; empty: no payload
 	fields  []field
 }
 
 // field is one field of a header.
 type field struct {
 	name     string // of the struct's field
-	at       string // how m has it
+	at       string // selector in the message
 	wire     string
 	typ      types.Type
-	lo, hi   string // expressions; empty: none given
+	lo, hi   string // expressions; empty: unset
 	natural  bool
 	any      bool
 	amount   bool
 	max      string
-	eachText string // max of each text
+	eachText string // max of each string
 	eachLo   string
 	eachHi   string
 	cut      bool
@@ -76,16 +79,17 @@ type table struct {
 	rows     map[string]*message
 }
 
-// connections are who speaks with whom: who dials, who listens.
+// connections are the pairs of processes that talk: the dialler and the listener.
 var connections = [][2]string{
-	{"worker", "coordinator"}, {"server", "coordinator"}, {"worker", "shard"}, {"new server", "old server"}, {"rider", "ring member"}, {"child", "parent"},
-	{"tool", "coordinator"}, {"coordinator candidate", "another one"}, {"server or worker", "cluster service"}, {"tool", "cluster service"},
+	{"worker", "coordinator"}, {"server", "coordinator"}, {"worker", "shard"}, {"new server", "old server"},
+	{"rider", "ring member"}, {"child", "parent"}, {"tool", "coordinator"}, {"coordinator candidate", "another one"},
+	{"server or worker", "cluster service"}, {"tool", "cluster service"},
 }
 
-// begins are who opens a connection of any kind.
+// begins is the pair of the first messages of every connection.
 var begins = [2]string{"dialler", "listener"}
 
-// files are what follows from the table in dir, by their paths from there.
+// files returns the generated files of the table in dir, by their paths relative to dir.
 func files(dir string) (map[string][]byte, error) {
 	t, err := read(dir)
 	if err != nil {
@@ -105,12 +109,14 @@ func files(dir string) (map[string][]byte, error) {
 		return nil, err
 	}
 	text := string(old)
-	for name, part := range map[string]string{"messages": t.sections(), "connections": t.connections(), "limits": t.limits()} {
-		begin, end := fmt.Sprintf("<!-- %s: generated from transport/wire/messages.go -->\n", name), fmt.Sprintf("<!-- end of %s -->", name)
+	parts := map[string]string{"messages": t.sections(), "connections": t.connections(), "limits": t.limits()}
+	for name, part := range parts {
+		begin := fmt.Sprintf("<!-- %s: generated from transport/wire/messages.go -->\n", name)
+		end := fmt.Sprintf("<!-- end of %s -->", name)
 		before, rest, ok := strings.Cut(text, begin)
 		_, after, ok2 := strings.Cut(rest, end)
 		if !ok || !ok2 {
-			return nil, fmt.Errorf("%s has no %q with %q behind it", page, strings.TrimSpace(begin), end)
+			return nil, fmt.Errorf("%s has no %q followed by %q", page, strings.TrimSpace(begin), end)
 		}
 		text = before + begin + "\n" + part + "\n" + end + after
 	}
@@ -130,14 +136,14 @@ func read(dir string) (*table, error) {
 		}
 		parsed, byName[name] = append(parsed, f), f
 	}
-	if build.Default.GOROOT == "" { // a program built with -trimpath does not know where Go is, and the importer reads its sources
+	if build.Default.GOROOT == "" { // so in a program built with -trimpath; the importer reads Go's sources
 		root, err := exec.Command("go", "env", "GOROOT").Output()
 		if err != nil {
 			return nil, fmt.Errorf("go env GOROOT: %w", err)
 		}
 		build.Default.GOROOT = strings.TrimSpace(string(root))
 	}
-	// What is generated is missing, so there are errors; types and constants are there all the same.
+	// The generated files are missing, so errors are expected; types and constants are still complete.
 	conf := types.Config{Importer: importer.ForCompiler(fset, "source", nil), Error: func(error) {}}
 	pkg, _ := conf.Check("star/transport/wire", fset, parsed, nil)
 	t := &table{pkg: pkg, rows: map[string]*message{}}
@@ -174,7 +180,7 @@ func read(dir string) (*table, error) {
 	for k := 1; len(t.messages) < len(kinds); k++ {
 		m := kinds[k]
 		if m == nil {
-			return nil, fmt.Errorf("there is no kind %d", k)
+			return nil, fmt.Errorf("no message has kind %d", k)
 		}
 		if m.like != "" {
 			m.fields = t.rows[m.like].fields
@@ -182,7 +188,7 @@ func read(dir string) (*table, error) {
 		t.messages = append(t.messages, m)
 	}
 	for _, m := range t.messages {
-		if len(m.fields) == 1 && m.fields[0].wire == "fields" { // of a type of another package
+		if len(m.fields) == 1 && m.fields[0].wire == "fields" { // of a type in another package
 			outer := m.fields[0]
 			m.fields = slices.Clone(t.rows[outer.def].fields)
 			for i := range m.fields {
@@ -190,18 +196,19 @@ func read(dir string) (*table, error) {
 			}
 		}
 		for _, s := range m.sent {
-			if s != begins && s != [2]string{begins[1], begins[0]} && !slices.ContainsFunc(connections, func(c [2]string) bool { return s == c || s == [2]string{c[1], c[0]} }) {
-				return nil, fmt.Errorf("%s: %s → %s: nobody has such a connection", m.name, s[0], s[1])
+			either := func(c [2]string) bool { return s == c || s == [2]string{c[1], c[0]} }
+			if !either(begins) && !slices.ContainsFunc(connections, either) {
+				return nil, fmt.Errorf("%s: %s → %s: no such connection", m.name, s[0], s[1])
 			}
 		}
 		if len(m.sent) == 0 {
-			return nil, fmt.Errorf("%s: nobody sends it", m.name)
+			return nil, fmt.Errorf("%s: the comment has no line Sent", m.name)
 		}
 	}
 	return t, nil
 }
 
-// describe takes what the comment above a type says.
+// describe parses the comment above a type.
 func (m *message) describe(doc *ast.CommentGroup) error {
 	if doc == nil {
 		return nil
@@ -228,28 +235,28 @@ func (m *message) describe(doc *ast.CommentGroup) error {
 			}
 		}
 	}
-	m.carries = "none."
-	for line := range strings.SplitSeq(strings.TrimSpace(doc.Text()), "\n") {
-		if sent, ok := strings.CutPrefix(line, "Sent: "); ok {
-			for pair := range strings.SplitSeq(strings.TrimSuffix(sent, "."), ", ") {
-				from, to, ok := strings.Cut(pair, " → ")
-				if !ok {
-					return fmt.Errorf("%s: %q is not from → to", m.name, pair)
-				}
-				m.sent = append(m.sent, [2]string{from, to})
+	for paragraph := range strings.SplitSeq(strings.TrimSpace(doc.Text()), "\n\n") {
+		text := strings.Join(strings.Fields(paragraph), " ")
+		sent, ok := strings.CutPrefix(text, "Sent: ")
+		if !ok {
+			m.doc = append(m.doc, text)
+			continue
+		}
+		sent, m.carries, _ = strings.Cut(sent, ". Payload: ")
+		for pair := range strings.SplitSeq(strings.TrimSuffix(sent, "."), ", ") {
+			from, to, ok := strings.Cut(pair, " → ")
+			if !ok {
+				return fmt.Errorf("%s: %q is not from → to", m.name, pair)
 			}
-		} else if what, ok := strings.CutPrefix(line, "Payload: "); ok {
-			m.carries = what
-		} else {
-			m.doc = append(m.doc, line)
+			m.sent = append(m.sent, [2]string{from, to})
 		}
 	}
 	return nil
 }
 
-// field adds what one line of a struct declares.
+// field adds the fields that one line of a struct declares.
 func (t *table) field(m *message, f *ast.Field) error {
-	doc := strings.TrimSpace(f.Comment.Text())
+	doc := strings.Join(strings.Fields(f.Doc.Text()+" "+f.Comment.Text()), " ")
 	tag := ""
 	if f.Tag != nil {
 		text, err := strconv.Unquote(f.Tag.Value)
@@ -296,7 +303,7 @@ func (t *table) field(m *message, f *ast.Field) error {
 			case word == "hidden":
 				fl.hidden = true
 			default:
-				return fmt.Errorf("%s: %q means nothing", n.Name, word)
+				return fmt.Errorf("%s: unknown word %q in the tag", n.Name, word)
 			}
 		}
 		m.fields = append(m.fields, fl)
@@ -304,7 +311,7 @@ func (t *table) field(m *message, f *ast.Field) error {
 	return nil
 }
 
-// is says whether a type has that name, as in time.Duration.
+// is reports whether a type has that name, as in time.Duration.
 func is(t types.Type, name string) bool {
 	return types.TypeString(t, func(p *types.Package) string { return p.Name() }) == name
 }
@@ -320,7 +327,7 @@ func local(t types.Type) string {
 
 func kebab(s string) string { return strings.ReplaceAll(snake(s), "_", "-") }
 
-// snake is NormFirst as norm_first, and CostCPU as cost_cpu.
+// snake returns norm_first for NormFirst, and cost_cpu for CostCPU.
 func snake(s string) string {
 	var b strings.Builder
 	rs := []rune(s)
@@ -340,7 +347,7 @@ func (f field) basic() types.BasicInfo {
 	return 0
 }
 
-// bounds are the range of an integer field: expressions.
+// bounds returns the range of an integer field, as expressions.
 func (f field) bounds() (lo, hi string) {
 	switch {
 	case f.lo != "":
@@ -362,7 +369,7 @@ func (f field) limit() string {
 	return f.max
 }
 
-// append is the statement that appends the field of m.
+// append returns the statement that appends the field of message or struct of.
 func (t *table) append(f field, of string) string {
 	v := of + "." + f.at
 	if of == "" {
@@ -402,7 +409,8 @@ func (t *table) append(f field, of string) string {
 	}
 }
 
-// parse is the statement that reads the field into m; outer: it is an element of the header's own array; under: the name in errors.
+// parse returns the statement that reads the field. under is the name in errors. outer: the field is an element of the
+// header's own array.
 func (t *table) parse(f field, of, under string, outer bool) string {
 	v := of + "." + f.at
 	between, words, float := "between", "text", "real"
@@ -430,7 +438,7 @@ func (t *table) parse(f field, of, under string, outer bool) string {
 		if lo == "" {
 			panic(f.name + " has no bounds")
 		}
-		if n, ok := f.typ.(*types.Named); ok && n.Obj().Pkg() == t.pkg { // one of a few named values
+		if n, ok := f.typ.(*types.Named); ok && n.Obj().Pkg() == t.pkg { // an enumeration
 			hi = "int64(" + hi + ")"
 		}
 		return fmt.Sprintf("%s = %s", v, conv(fmt.Sprintf("p.%s(%s, %s, %s)", between, name, lo, hi), f.typ))
@@ -472,7 +480,7 @@ func (t *table) parse(f field, of, under string, outer bool) string {
 
 const generated = "// Code generated from messages.go by go generate; DO NOT EDIT.\n\n"
 
-// codec is the Go of all messages.
+// codec returns the source of codec_gen.go.
 func (t *table) codec() string {
 	var b bytes.Buffer
 	w := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -498,7 +506,7 @@ func (t *table) codec() string {
 		w("// AppendTo appends the header of m to dst.")
 		if m.like != "" {
 			w("func (m %s) AppendTo(dst []byte) []byte { return %s(m).AppendTo(dst) }\n", m.name, m.like)
-			w("// Parse parses the header of %s into m, whose memory it reuses.", article(m.name))
+			w("// Parse parses the header of %s into m and reuses its memory.", article(m.name))
 			w("func (m *%s) Parse(b []byte) error { return (*%s)(m).parse(Kind%s, b) }\n", m.name, m.like, m.name)
 		} else {
 			w("func (m %s) AppendTo(dst []byte) []byte {", m.name)
@@ -515,7 +523,7 @@ func (t *table) codec() string {
 					need++
 				}
 			}
-			w("return dst\n}\n\n// Parse parses the header of %s into m, whose memory it reuses.", article(m.name))
+			w("return dst\n}\n\n// Parse parses the header of %s into m and reuses its memory.", article(m.name))
 			if t.copied(m.name) {
 				w("func (m *%s) Parse(b []byte) error { return m.parse(Kind%s, b) }\n", m.name, m.name)
 				w("func (m *%s) parse(k Kind, b []byte) error {\nreader := parse(k, b, %d)", m.name, need)
@@ -552,7 +560,7 @@ func (t *table) codec() string {
 			}
 			w("return p.end()\n}\n")
 		}
-		w("// Parse%s parses the header of %s into fresh memory. Other bytes than such a header are a *ParseError.", m.name, article(m.name))
+		w("// Parse%s parses the header of %s into new memory. Errors are a *ParseError.", m.name, article(m.name))
 		w("func Parse%s(b []byte) (m %s, err error) {\nerr = m.Parse(b)\nreturn m, err\n}", m.name, m.name)
 	}
 	for _, m := range inner {
@@ -576,7 +584,7 @@ func article(name string) string {
 	return "a " + name
 }
 
-// inner are the types that are inside of messages, by name.
+// inner returns the types of elements inside messages, by name.
 func (t *table) inner() []*message {
 	seen := map[string]*message{}
 	for _, m := range t.messages {
@@ -598,12 +606,12 @@ func (t *table) inner() []*message {
 	return out
 }
 
-// copied says whether another message has the fields of that one.
+// copied reports whether another message has the same fields.
 func (t *table) copied(name string) bool {
 	return slices.ContainsFunc(t.messages, func(m *message) bool { return m.like == name })
 }
 
-// list is what the tests go over.
+// list returns the source of list_gen_test.go, the tables of the tests.
 func (t *table) list() string {
 	var b bytes.Buffer
 	w := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -611,7 +619,7 @@ func (t *table) list() string {
 	for _, m := range t.messages {
 		w("Kind%s: func() parsing { return new(%s) },", m.name, m.name)
 	}
-	w("}\n\n// fields has the names of the fields of each kind, those that may be absent behind the others.\nvar fields = [...]struct{ needed, absent []string }{")
+	w("}\n\n// fields has the names of the fields of each kind, those that may be absent last.\nvar fields = [...]struct{ needed, absent []string }{")
 	for _, m := range t.messages {
 		var names [2]string
 		for _, f := range m.fields {
@@ -641,7 +649,7 @@ func (t *table) list() string {
 	return b.String()
 }
 
-// parsers are how tests of package transport read any header.
+// parsers returns the source by which tests of package transport read any header.
 func (t *table) parsers() string {
 	var b bytes.Buffer
 	w := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -653,7 +661,7 @@ func (t *table) parsers() string {
 	return b.String()
 }
 
-// value is that of a constant expression.
+// value returns the value of a constant expression.
 func (t *table) value(expr string) int64 {
 	if expr == "math.MaxInt64" {
 		return 1<<63 - 1
@@ -669,67 +677,61 @@ func (t *table) value(expr string) int64 {
 	return v
 }
 
-// number is v as the page has it.
+// number returns v as docs/protocol.md writes it.
 func number(v int64) string {
+	power := func(v int64) string { return "2^" + strconv.Itoa(bits.TrailingZeros64(uint64(v))) }
 	switch {
-	case v == 1<<63-1:
-		return "2^63−1"
-	case v > 1<<31 && v&(v-1) == 0:
-		return "2^" + strconv.Itoa(bitsOf(v))
-	case v > 1<<30 && v&(v+1) == 0:
-		return "2^" + strconv.Itoa(bitsOf(v+1)) + "−1"
-	case v == 1<<20:
-		return "2^20"
+	case v > 1<<30 && v&(v+1) == 0: // also 2^63−1, where v+1 overflows
+		return power(v+1) + "−1"
+	case v >= 1<<20 && v&(v-1) == 0:
+		return power(v)
 	}
 	return strings.ReplaceAll(strconv.FormatInt(v, 10), "-", "−")
 }
 
-func bitsOf(v int64) (n int) {
-	for ; v > 1; v >>= 1 {
-		n++
-	}
-	return n
-}
-
-// kindOf is the type of a field in words.
+// kindOf returns the type of a field in the notation of docs/protocol.md.
 func (t *table) kindOf(f field) string {
 	lo, hi := f.bounds()
+	between := func(lo, hi string) string {
+		switch a, b := t.value(lo), t.value(hi); {
+		case b == math.MaxInt64 && a == 0:
+			return "uint"
+		case b == math.MaxInt64:
+			return "≥" + number(a)
+		default:
+			return number(a) + "…" + number(b)
+		}
+	}
 	switch b := f.basic(); {
 	case is(f.typ, "star.Telemetry"):
-		return fmt.Sprintf("array of floats, at most %s", f.max)
+		return fmt.Sprintf("float×%s", f.max)
 	case is(f.typ, "time.Duration") && lo == "0":
-		return "integer, nanoseconds, at least 0"
+		return "ns≥0"
 	case is(f.typ, "time.Duration"):
-		return "integer, nanoseconds"
+		return "ns"
 	case b&types.IsInteger != 0 && f.any:
-		return "integer"
+		return "int"
 	case b&types.IsInteger != 0:
-		return fmt.Sprintf("integer, %s to %s", number(t.value(lo)), number(t.value(hi)))
+		return between(lo, hi)
 	case b&types.IsFloat != 0 && f.amount:
-		return "float, not negative"
+		return "float≥0"
 	case b&types.IsFloat != 0:
 		return "float"
 	case b&types.IsBoolean != 0:
-		return "boolean"
+		return "bool"
 	case b&types.IsString != 0:
-		return fmt.Sprintf("string, at most %d bytes", t.value(f.limit()))
+		return fmt.Sprintf("string(%d)", t.value(f.limit()))
 	}
 	if s, ok := f.typ.(*types.Slice); ok {
 		elem := field{typ: s.Elem(), lo: f.eachLo, hi: f.eachHi, max: f.eachText}
-		what := "numbers"
-		switch {
-		case t.rows[local(s.Elem())] != nil:
-			what = t.kindOf(elem)
-		case is(s.Elem(), "star.Worker"):
-			what = "workers"
-		case is(s.Elem(), "time.Duration"):
-			what = "nanoseconds"
-		case elem.basic()&types.IsString != 0:
-			return fmt.Sprintf("array of strings, at most %d of at most %d bytes", t.value(f.max), t.value(elem.limit()))
-		case f.eachLo != "":
-			what = fmt.Sprintf("integers, %s to %s", number(t.value(f.eachLo)), number(t.value(f.eachHi)))
+		what := t.kindOf(elem)
+		if strings.ContainsAny(what, "…≥") {
+			what = "(" + what + ")"
 		}
-		return fmt.Sprintf("array of %s, at most %d", what, t.value(f.max))
+		if is(s.Elem(), "star.Worker") {
+			what = "worker"
+		}
+		return fmt.Sprintf("%s×%d", what, t.value(f.max))
 	}
 	if is(f.typ, "wire.Amounts") {
 		return "amounts"
@@ -738,35 +740,59 @@ func (t *table) kindOf(f field) string {
 	for _, f := range t.rows[local(f.typ)].fields {
 		names = append(names, f.wire)
 	}
-	return "[" + strings.Join(names, ", ") + "]"
+	return "[" + strings.Join(names, ",") + "]"
 }
 
-// sections are the messages in docs/protocol.md.
+// sections returns the descriptions of the messages for docs/protocol.md: one sentence a line, and the fields as a
+// list that is numbered by their places in the header.
 func (t *table) sections() string {
 	var b bytes.Buffer
 	w := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	for _, m := range t.messages {
 		var sent []string
 		for _, s := range m.sent {
-			sent = append(sent, s[0]+" → "+s[1])
+			sent = append(sent, s[0]+"→"+s[1])
 		}
-		w("### %d %s\n\n%s. Payload: %s\n\n%s\n\n| place | field | type | meaning |\n|---|---|---|---|", m.kind, m.wire, strings.Join(sent, ", "), m.carries, strings.TrimSpace(strings.Join(m.doc, "\n")))
-		for i, f := range m.fields {
-			doc := f.doc
-			if f.absent && !strings.Contains(doc, "May be absent") && !is(f.typ, "star.Telemetry") {
-				doc += ". May be absent"
-				if f.def != "" {
-					doc += ": " + strings.ReplaceAll(f.def, "-", "−")
-				}
+		w("### %d %s\n\n*%s.*", m.kind, m.wire, strings.Join(sent, ", "))
+		for i, p := range m.doc {
+			if i == 0 {
+				p = m.untitled(p)
 			}
-			w("| %d | %s | %s | %s |", i, f.wire, t.kindOf(f), doc)
+			w("%s", strings.ReplaceAll(p, ". ", ".\n"))
+		}
+		if m.carries != "" {
+			w("Payload: %s", strings.ReplaceAll(m.carries, ". ", ".\n"))
+		}
+		if m.like != "" {
+			w("The fields are those of %s.\n", kebab(m.like))
+			continue
+		}
+		w("")
+		for i, f := range m.fields {
+			typ := t.kindOf(f)
+			if f.absent {
+				typ += "?"
+			}
+			if f.def != "" {
+				typ += "=" + strings.ReplaceAll(f.def, "-", "−")
+			}
+			w("%s", strings.TrimSpace(fmt.Sprintf("%d. `%s:%s` %s", i, f.wire, typ, f.doc)))
 		}
 		w("")
 	}
-	return strings.ReplaceAll(strings.TrimSpace(b.String())+"\n", "|  |\n", "| |\n")
+	return strings.TrimSpace(b.String()) + "\n"
 }
 
-// connections is the table of who sends what on which connection.
+// untitled returns a comment without the type's name at its start, which the heading has already.
+func (m *message) untitled(doc string) string {
+	doc = strings.TrimPrefix(doc, m.name+" ")
+	for _, verb := range []string{"is ", "are "} {
+		doc = strings.TrimPrefix(doc, verb)
+	}
+	return strings.ToUpper(doc[:1]) + doc[1:]
+}
+
+// connections returns the table of messages by connection.
 func (t *table) connections() string {
 	var b strings.Builder
 	b.WriteString("| on a connection | from the dialler | from the listener |\n|---|---|---|\n")
@@ -792,12 +818,13 @@ func (t *table) connections() string {
 	return b.String()
 }
 
-// limits is the table of the payloads' bounds.
+// limits returns the table of the payloads' limits.
 func (t *table) limits() string {
 	var b strings.Builder
 	b.WriteString("| kinds | payload at most |\n|---|---|\n")
 	for _, class := range [][2]string{
-		{"data", "4 GiB (Data); beyond that, the receiver takes exactly the size that it expects"}, {"text", "16 MiB (Text)"}, {"probe", "64 MiB (Probe)"}, {"bins", "64 KiB"}, {"memo", "256 KiB"},
+		{"data", "4 GiB, and exactly the size that the receiver expects"},
+		{"text", "16 MiB"}, {"probe", "64 MiB"}, {"bins", "64 KiB"}, {"memo", "256 KiB"},
 	} {
 		var names []string
 		for _, m := range t.messages {

@@ -1,4 +1,4 @@
-// Command pause does nothing, until it is told to end: what holds the namespaces of a pod.
+// Command pause holds the namespaces of a pod until it gets a signal.
 package main
 
 import (
