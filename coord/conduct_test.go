@@ -602,15 +602,15 @@ func TestHolderThatLies(t *testing.T) {
 		later func(m *session.Member)
 		why   string
 	}{
-		"sums that are too large": {sum: func(star.Worker, int64) float64 { return 3 }, why: "squared norm of 3, and it is 2"},
-		"sums of nothing":         {sum: func(star.Worker, int64) float64 { return 0 }, why: "squared norm of 0, and it is 2"},
-		"gradients that are none": {sum: func(star.Worker, int64) float64 { return math.NaN() }, why: "squared norm of NaN, and it is 2"},
+		"sums that are too large": {sum: func(star.Worker, int64) float64 { return 3 }, why: "squared norm of 3 for its slice"},
+		"sums of nothing":         {sum: func(star.Worker, int64) float64 { return 0 }, why: "squared norm of 0 for its slice"},
+		"gradients that are none": {sum: func(star.Worker, int64) float64 { return math.NaN() }, why: "squared norm of NaN for its slice"},
 		"of one worker only": {sum: func(w star.Worker, step int64) float64 {
 			if w == 1 && step == 5 {
 				return 2.01
 			}
 			return 2
-		}, why: "worker 1, step 5, has a squared norm of 2.01, and it is 2"},
+		}, why: "squared norm of 2.01 for its slice of the gradient of worker 1, step 5; others measured 2"},
 		"ready with another version": {early: func(m *session.Member) { session.Say(m, wire.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
 		"ready later, likewise":      {later: func(m *session.Member) { session.Say(m, wire.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
 		"a wrong checksum": {later: func(m *session.Member) {

@@ -23,7 +23,7 @@ func TestWorkerThatExaggerates(t *testing.T) {
 		}
 		w.finished(time.Hour)
 		left := w.lines("leave")
-		if w.err != nil || len(left) != 1 || left[0]["worker"] != 2. || !strings.Contains(fmt.Sprint(left[0]["why"]), "has a squared norm of 8, and the shards hold one of 4") {
+		if w.err != nil || len(left) != 1 || left[0]["worker"] != 2. || !strings.Contains(fmt.Sprint(left[0]["why"]), "reported a squared norm of 8 for its gradient") {
 			t.Errorf("%v; left are %v", w.err, left)
 		}
 		w.accounted(3 * 4 * 30)

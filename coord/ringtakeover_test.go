@@ -111,7 +111,7 @@ func TestRingTakeOverRefuses(t *testing.T) {
 		h, e := hello(0), enrolment
 		h.Addr, e.Rule, e.Stand = "meet,door", "sgd", &session.Stand{Version: 3, Metadata: []byte("{}")}
 		var refused *transport.RejectError
-		if _, err := w.join(h, e); !errors.As(err, &refused) || refused.Exit != 78 || !strings.Contains(refused.Reason, "does not fit") {
+		if _, err := w.join(h, e); !errors.As(err, &refused) || refused.Exit != 78 || !strings.Contains(refused.Reason, "is inconsistent") {
 			t.Errorf("metadata of another job: %v", err)
 		}
 		metadata := `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":60,"seq":5,"steps":[4,4],"rounds":[]}`

@@ -8,36 +8,36 @@ import (
 	"star"
 )
 
-// Firing says what becomes of gradients now.
+// Firing is a decision about gradients that have arrived: they make an update, are dropped, or are kept.
 type Firing struct {
 	// Version of the parameters that the workers are released with: one more
 	// than before if Workers is not empty, unchanged if it is.
 	Version int64
 
-	// Workers whose gradients make this version, in order of arrival.
+	// Workers make this version with their gradients, in order of arrival.
 	Workers []star.Worker
 
-	// Dropped workers go on with Version too, but their gradients are discarded.
+	// Dropped workers continue with Version too, but their gradients are discarded.
 	Dropped []star.Worker
 
-	// Stopped are those of Workers that are not released yet: they are too far ahead of
-	// the slowest (Plan.MaxLead). They have no gradient any more and wait to be Freed.
+	// Stopped are those of Workers that are not released yet: they are too far ahead of the slowest
+	// (Plan.MaxLead). Their gradients are used, and they wait until they are Freed.
 	Stopped []star.Worker
 
-	// Freed were Stopped, and go on now with Version.
+	// Freed workers were Stopped, and continue now with Version.
 	Freed []star.Worker
 
-	// NonBlocking go on with Version, and their gradients are kept (Group.NonBlocking): until a firing with Banked, of
-	// which this may be the one.
+	// NonBlocking workers continue with Version, and their gradients are kept (Group.NonBlocking) until a
+	// firing with Banked, which may be this one.
 	NonBlocking []star.Worker
 
-	// Banked says that the gradients of Workers were kept until now, those of NonBlocking included. Each worker may be
-	// there several times, its oldest gradient first, and of them only NonBlocking are released.
+	// Banked: the gradients of Workers were kept until now, those of NonBlocking included. A worker may be
+	// listed several times, its oldest gradient first. Only NonBlocking workers are released.
 	Banked bool
 }
 
-// Released are those who go on with Version: all of Workers and Dropped but the Stopped,
-// the Freed, and those the NonBlocking.
+// Released are the workers that continue with Version: Workers and Dropped without Stopped, Freed, and
+// NonBlocking. With Banked, Workers are not released.
 func (f Firing) Released() iter.Seq[star.Worker] {
 	ws := f.Workers
 	if f.Banked {
@@ -54,11 +54,10 @@ func (f Firing) Released() iter.Seq[star.Worker] {
 	}
 }
 
-// Barrier turns arrivals into firings, by the [Plan] installed. It is a machine
-// without I/O, goroutines or a clock: whoever calls it does what it returns. It
-// is used by one goroutine at a time.
+// Barrier turns arrivals into firings, by the [Plan] installed. It is a state machine without I/O,
+// goroutines or a clock: its caller carries out the firings. Only one goroutine may use it at a time.
 //
-// The life of a worker:
+// The states of a worker:
 //
 //	             Arrive                     (its group fires)
 //	computing ───────────► waiting ──────────────────────────────► computing
@@ -66,14 +65,23 @@ func (f Firing) Released() iter.Seq[star.Worker] {
 //	    └────────► gone ◄─────┘ Leave                                  │
 //	                 └─────────────────── Join ────────────────────────┘
 //
-// Gradients that arrive in one report ([Barrier.Report]) are one sum: they wait,
-// fire and are dropped together. When one of their workers leaves while they wait, its
-// gradient stays, because the sum cannot be taken apart; it is applied with the others
-// and counts for nobody. When all have left, it goes with them.
+// With Plan.MaxLead a worker that is too far ahead is stopped between waiting and computing.
 //
-// Between two calls no group has enough arrivals to fire: whoever waits, waits
-// for a living worker that is computing, or is held (Plan.Excluded). The firings that a call returns, and
-// the slices in them, are valid until the next call of Arrive, Leave or Install.
+// Gradients that arrive in one report ([Barrier.Report]) are one sum: they wait, fire and are dropped
+// together. When one of their workers leaves while they wait, its gradient stays, because the sum cannot
+// be taken apart: it is applied with the others, and does not count towards a quorum. When all of them
+// have left, the report is discarded.
+//
+// Invariants between two calls:
+//
+//   - No group has enough arrivals to fire: a waiting worker waits for a live worker that is computing,
+//     or is held (Plan.Excluded).
+//   - A waiting worker is in the queue of each of its groups, and in no other.
+//   - An arrival fires, is dropped or is kept once. The version rises by one with each update.
+//   - The same calls give the same firings.
+//
+// The firings that a call returns, and the slices in them, are valid until the next call of Arrive, Leave
+// or Install.
 type Barrier struct {
 	plan    Plan
 	version int64
@@ -83,31 +91,44 @@ type Barrier struct {
 	count  int64    // arrivals so far
 	nstop  int      // workers that are stopped
 
-	least int64 // the slowest clock of those who count
-	rear  int   // how many of them have it; 0: not known, nor is least
-	swept int64 // the slowest clock when stopped was last gone through; -1: it is to be gone through
+	// least is the slowest clock of the workers that count, and rear the number of workers with it; rear 0:
+	// both are unknown.
+	least int64
+	rear  int
+
+	// swept is the slowest clock when free last visited the stopped workers; -1: it must visit them again.
+	swept int64
 
 	firings  []Firing      // what the current call returns
 	released []star.Worker // backs Workers and Dropped of firings
-	fetched  int64         // by Fetch: of no meaning
-	alone    [1]star.Worker
+
+	// By Fetch: keeps its reads from being optimised away; the value has no meaning.
+	fetched int64
+	alone   [1]star.Worker
 }
 
 const nowhere = -1
 
-// member is what the Barrier knows of a worker: one line of the processor's cache, because with many workers that is what an arrival costs.
+// member is the state of a worker. It fits one cache line, which bounds the cost of an arrival with many
+// workers.
 type member struct {
-	basis   int64       // version of the last release
-	arrival int64       // number of the arrival it waits with, or 0
-	clock   int64       // iterations since the first plan with MaxLead that is still in force
-	report  star.Worker // who waits: the first of those whose gradients arrived in one report with its own, which are never split; itself, if it came alone
-	rides   []int32     // the groups it rides in
-	home    int32       // the group it is a member of, or nowhere
+	basis   int64 // version of the last release
+	arrival int64 // number of the arrival it waits with, or 0
+	clock   int64 // iterations since the first plan with MaxLead that is still in force
+
+	// report is the first worker of the report that its waiting gradient arrived in, which is never split; itself,
+	// if the gradient arrived alone.
+	report star.Worker
+
+	rides   []int32 // the groups it rides in
+	home    int32   // the group it is a member of, or nowhere
 	gone    bool
 	held    bool // Plan.Excluded
 	stopped bool // its gradient is applied, and it waits for the slowest
 }
 
+// group is the state of a Group of the plan. Invariant between two calls: arrived < min(quorum, live), and with
+// NonBlocking len(bank) < quorum.
 type group struct {
 	quorum   int32
 	live     int32 // living members
@@ -115,13 +136,15 @@ type group struct {
 	dropLate bool
 	again    bool
 	queue    []star.Worker // waiting members and riders, in order of arrival
-	last     int64         // version of the last firing under this plan; 0: none yet
-	bank     []star.Worker // whose gradients are kept, in order of arrival
+
+	// Version of the last firing under this plan; 0: none yet.
+	last int64
+	bank []star.Worker // the workers of kept gradients, in order of arrival
 }
 
-// NewBarrier starts with the workers 0..n-1 computing on the given version of
-// the parameters (0 in a new job). It keeps a copy of p. It panics if p is not
-// valid for n workers: check what comes from outside with [Plan.Validate].
+// NewBarrier starts with the workers 0..n-1 computing on the given version of the parameters (0 in a new
+// job). It keeps a copy of p. It panics if p is not valid for n workers: check untrusted plans with
+// [Plan.Validate].
 func NewBarrier(p Plan, n int, version int64) *Barrier {
 	b := &Barrier{
 		version:  version,
@@ -143,11 +166,12 @@ func (b *Barrier) Plan() Plan { return b.plan }
 // version that the Barrier began with.
 func (b *Barrier) Version() int64 { return b.version }
 
-// Live says whether w is computing or waiting.
+// Live reports whether w is computing or waiting.
 func (b *Barrier) Live(w star.Worker) bool { return !b.at[w].gone }
 
-// Fetch reads what the arrivals of ws will need, and changes nothing. With many thousand workers that lies in main memory, from where it comes sooner
-// when much is asked for at once; a simulator knows who arrives next.
+// Fetch prefetches the state that the arrivals of ws will need, and changes nothing. With many thousands
+// of workers that state is in main memory, which is faster to read in one batch; a simulator knows which
+// workers arrive next.
 func (b *Barrier) Fetch(ws []star.Worker) {
 	for _, w := range ws {
 		m := &b.at[w]
@@ -160,8 +184,8 @@ func (b *Barrier) Fetch(ws []star.Worker) {
 	}
 }
 
-// Waiting lists who has arrived and is not released, in order of arrival. Workers
-// that have left, but whose gradient is in a report with others, are among them.
+// Waiting lists the workers that have arrived and are not released, in order of arrival. It includes
+// workers that have left, but have a gradient in a report with others.
 func (b *Barrier) Waiting() []star.Worker {
 	var ws []star.Worker
 	for w := range b.at {
@@ -173,9 +197,8 @@ func (b *Barrier) Waiting() []star.Worker {
 	return ws
 }
 
-// Missing lists, by rank, whom the waiting workers wait for: the living members
-// that have not arrived, of each group in which somebody waits. With a quorum
-// below the number of members not all of them are needed.
+// Missing lists, by rank, the workers that others wait for: live members that have not arrived, of each
+// group with a waiting worker. With a quorum below the number of members not all of them are needed.
 func (b *Barrier) Missing() []star.Worker {
 	var ws []star.Worker
 	slowest, waited := b.slowest(), b.nstop > 0
@@ -192,8 +215,8 @@ func (b *Barrier) Missing() []star.Worker {
 	return ws
 }
 
-// Arrive says that the gradient of w is there. The second arrival of a worker
-// that waits, or of one that has left, is a mistake of the caller and panics.
+// Arrive records that the gradient of w has arrived. The second arrival of a waiting worker, or the arrival
+// of one that has left, is a mistake of the caller and panics.
 func (b *Barrier) Arrive(w star.Worker) []Firing {
 	if b.at[w].gone {
 		panic(fmt.Sprintf("modes: arrival of worker %d, which has left", w))
@@ -205,13 +228,12 @@ func (b *Barrier) Arrive(w star.Worker) []Firing {
 	return b.Report(b.alone[:])
 }
 
-// Report says that the gradients of all ws are there, as one sum of which no part
-// can be used without the others. They count as so many arrivals. Workers among ws may
-// have left, but not the first. A second arrival of one that waits is a mistake of
-// the caller and panics.
+// Report records that the gradients of all ws have arrived, as one sum that cannot be taken apart. Each
+// counts as an arrival. Workers among ws may have left, but not the first. The second arrival of a waiting
+// worker is a mistake of the caller and panics.
 //
-// Under a plan that has not all ws as members of one group, and nowhere as riders,
-// they make an update of their own.
+// If the plan does not have all ws as members of one group and as riders of none, they make an update of
+// their own.
 func (b *Barrier) Report(ws []star.Worker) []Firing {
 	for i, w := range ws {
 		if b.at[w].gone && i == 0 {
@@ -222,6 +244,7 @@ func (b *Barrier) Report(ws []star.Worker) []Firing {
 		}
 	}
 	b.begin()
+	// A report with one late gradient is late as a whole: the sum cannot be taken apart.
 	for _, w := range ws {
 		if i := b.at[w].home; i != nowhere && b.groups[i].dropLate && b.at[w].basis < b.groups[i].last {
 			b.drop(ws)
@@ -255,7 +278,7 @@ func (b *Barrier) Report(ws []star.Worker) []Firing {
 	return b.firings
 }
 
-// deposit keeps the gradient of w, which goes on, and fires group i when it has enough.
+// deposit keeps the gradient of w, which continues, and fires group i when it has enough gradients.
 func (b *Barrier) deposit(i int32, w star.Worker) {
 	g := &b.groups[i]
 	g.bank = append(g.bank, w)
@@ -268,7 +291,7 @@ func (b *Barrier) deposit(i int32, w star.Worker) {
 	b.firings = append(b.firings, Firing{Version: b.version, NonBlocking: b.keep(b.alone[:])})
 }
 
-// spend makes an update of all gradients that group i has kept; again go on.
+// spend makes an update of all gradients that group i has kept, and releases again.
 func (b *Barrier) spend(i int32, again []star.Worker) {
 	g := &b.groups[i]
 	if len(g.bank) == 0 {
@@ -283,17 +306,18 @@ func (b *Barrier) spend(i int32, again []star.Worker) {
 	g.bank = g.bank[:0]
 }
 
-// Retire says that w brings nothing more. It is Leave, but gradients of it that are kept (Group.NonBlocking) will be used.
+// Retire removes w, which sends no more gradients. Unlike Leave it leaves its kept gradients
+// (Group.NonBlocking) to be used.
 func (b *Barrier) Retire(w star.Worker) []Firing { return b.leave(w, true) }
 
-// counts says whether w is one of those who must not fall behind too far.
+// counts reports whether the clock of w counts for Plan.MaxLead.
 func (b *Barrier) counts(w star.Worker) bool { return !b.at[w].gone && !b.at[w].held }
 
-// slowest is the least clock of those who count; where nobody does, the greatest of all, so
-// that nobody is ahead of it.
+// slowest is the least clock of the workers that count. If no worker counts it is the greatest of all, so
+// that no worker is ahead of it.
 //
-// It looks at everybody only when the last of those with the least clock has gone on, or when
-// others count than before: about once for each iteration of all.
+// It visits all workers only when the last one with the least clock has advanced, or when other workers
+// count than before: about once per iteration of all.
 func (b *Barrier) slowest() int64 {
 	if b.rear > 0 {
 		return b.least
@@ -318,11 +342,11 @@ func (b *Barrier) slowest() int64 {
 	return b.least
 }
 
-// recount has slowest and free look at everybody again: clocks, or whose clocks count, have changed.
+// recount discards the caches of slowest and free: clocks, or the set of workers that count, have changed.
 func (b *Barrier) recount() { b.rear, b.swept = 0, -1 }
 
-// stop counts the iterations of ws, whose gradients are applied, and keeps those who are
-// too far ahead, whom it returns.
+// stop advances the clocks of ws, which have an applied gradient, and returns those that must stop because
+// they are too far ahead.
 func (b *Barrier) stop(ws []star.Worker) []star.Worker {
 	for _, w := range ws {
 		if b.rear > 0 && b.at[w].clock == b.least && b.counts(w) {
@@ -348,14 +372,14 @@ func (b *Barrier) stop(ws []star.Worker) []star.Worker {
 	return b.released[from:len(b.released):len(b.released)]
 }
 
-// free lets those go on who are not too far ahead any more.
+// free releases stopped workers that are not too far ahead any more.
 func (b *Barrier) free() {
 	if b.nstop == 0 {
 		return
 	}
 	slowest := b.slowest()
 	if slowest == b.swept {
-		return // who was stopped since then is too far ahead of it
+		return // later stops are too far ahead of it
 	}
 	b.swept = slowest
 	from := len(b.released)
@@ -372,7 +396,7 @@ func (b *Barrier) free() {
 	}
 }
 
-// whole says whether a report of ws can wait in one queue.
+// whole reports whether a report of ws can wait in one queue.
 func (b *Barrier) whole(ws []star.Worker) bool {
 	if len(ws) == 1 {
 		return true
@@ -385,12 +409,13 @@ func (b *Barrier) whole(ws []star.Worker) bool {
 	return true
 }
 
-// Leave says that w is gone. If it waits, its gradient is not used, unless it is in a
-// report with those of others who live. Its group fires if w was all that it lacked.
-// Leaving twice is the same as once. Gradients that were kept (Group.NonBlocking) are not used
-// either; when nobody of such a group is left it fires with what it has.
+// Leave removes w. If it waits, its gradient is discarded, unless it is in a report with those of live
+// workers. Its group fires if w was all that it lacked. To leave twice has no further effect. Kept
+// gradients (Group.NonBlocking) of w are not used either; when the last member of such a group leaves, the
+// group fires with what it has.
 func (b *Barrier) Leave(w star.Worker) []Firing { return b.leave(w, false) }
 
+// leave removes w. used: its kept gradients are used.
 func (b *Barrier) leave(w star.Worker, used bool) []Firing {
 	b.begin()
 	if i := b.at[w].home; i != nowhere && !used {
@@ -408,7 +433,7 @@ func (b *Barrier) leave(w star.Worker, used bool) []Firing {
 	}
 	i := b.at[w].home
 	if b.shared(w) {
-		b.groups[i].arrived-- // its gradient stays in the queue, for nobody
+		b.groups[i].arrived-- // its gradient stays in the queue, and does not count any more
 	} else {
 		b.withdraw(w)
 	}
@@ -417,6 +442,7 @@ func (b *Barrier) leave(w star.Worker, used bool) []Firing {
 		b.free()
 		return b.firings
 	}
+	// One member less may complete the group. Without members, its riders may have no group left to fire them.
 	g := &b.groups[i]
 	g.live--
 	switch {
@@ -436,7 +462,7 @@ func (b *Barrier) leave(w star.Worker, used bool) []Firing {
 	return b.firings
 }
 
-// letGo releases held workers that wait although nobody else lives.
+// letGo releases held workers that wait while no other worker lives.
 func (b *Barrier) letGo() {
 	for w := range b.at {
 		if w := star.Worker(w); b.at[w].held && b.at[w].arrival > 0 && b.stranded(w) {
@@ -447,8 +473,7 @@ func (b *Barrier) letGo() {
 	}
 }
 
-// shared says whether the gradient of w waits in a report with that of somebody who
-// lives.
+// shared reports whether the gradient of w waits in a report with that of a live worker.
 func (b *Barrier) shared(w star.Worker) bool {
 	if b.at[w].arrival == 0 {
 		return false
@@ -461,7 +486,7 @@ func (b *Barrier) shared(w star.Worker) bool {
 	return false
 }
 
-// withdraw takes the report in which w waits, if it does, out of every queue.
+// withdraw takes the report that w waits in, if any, out of every queue.
 func (b *Barrier) withdraw(w star.Worker) {
 	if b.at[w].arrival == 0 {
 		return
@@ -470,17 +495,16 @@ func (b *Barrier) withdraw(w star.Worker) {
 	for v := range b.at {
 		if b.at[v].arrival > 0 && b.at[v].report == lead {
 			if i := b.at[v].home; i != nowhere && star.Worker(v) != w {
-				b.groups[i].arrived++ // it had left before, and dequeue counts it off
+				b.groups[i].arrived++ // it had left before, and dequeue subtracts it again
 			}
 			b.dequeue(star.Worker(v), nowhere)
 		}
 	}
 }
 
-// Join says that w, which had left, is back and computes on the current
-// version. It fires nothing: one more to wait for never makes a group ready.
-// The join of a worker that has not left, or whose last gradient still waits in a
-// report, is a mistake of the caller and panics.
+// Join takes back w, which had left: it computes on the current version. It fires nothing, because one
+// more worker to wait for never completes a group. The join of a worker that has not left, or with a
+// gradient that still waits in a report, is a mistake of the caller and panics.
 func (b *Barrier) Join(w star.Worker) {
 	if !b.at[w].gone || b.at[w].arrival > 0 {
 		panic(fmt.Sprintf("modes: join of worker %d, which has not left", w))
@@ -494,14 +518,13 @@ func (b *Barrier) Join(w star.Worker) {
 	}
 }
 
-// Install changes the plan at once. Workers that wait are counted anew: groups
-// of the new plan that have enough of them fire, in the order of the plan, and
-// the others go on waiting. Nobody is stranded and no gradient is lost. The
-// groups start without history: no gradient that is on its way is late. Gradients that were kept (Group.NonBlocking) make an
-// update first. Who was held and
-// is not any more is released without its gradient. A plan with the same groups as the
-// present one, the same MaxLead and the same Excluded changes nothing but the shares. It
-// keeps a copy of p, and panics if p is not valid for the workers of the job.
+// Install changes the plan at once. Waiting workers are counted again: groups of the new plan that have
+// enough of them fire, in the order of the plan, and the others keep waiting. No worker is stranded and no
+// gradient is lost. The groups start without history, so no gradient that is under way is late. Kept
+// gradients (Group.NonBlocking) make an update first. A worker that was held and is not any more is
+// released without its gradient. A plan with the same groups, MaxLead and Excluded as the present one
+// changes only the shares. Install keeps a copy of p, and panics if p is not valid for the workers of the
+// job.
 func (b *Barrier) Install(p Plan) []Firing {
 	b.begin()
 	if p.sameBarrier(b.plan) {
@@ -527,6 +550,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 			b.at[w].clock = 0
 		}
 	}
+	// Kept gradients belong to groups of the old plan, so they are used before these groups are replaced.
 	for i := range b.groups {
 		b.spend(int32(i), nil)
 	}
@@ -546,6 +570,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 			b.enqueue(w)
 		}
 	}
+	// The groups fire in the order of the plan, not of arrivals.
 	for i := range b.groups {
 		b.groups[i].sort(b.at)
 		if b.ready(int32(i)) {
@@ -565,6 +590,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 	return b.firings
 }
 
+// check panics if p is not valid: a wrong plan here is a mistake of the caller.
 func (b *Barrier) check(p Plan) {
 	if err := p.Validate(len(b.at)); err != nil {
 		panic("modes: invalid plan: " + err.Error())
@@ -604,20 +630,21 @@ func (b *Barrier) load(p Plan) {
 	b.recount()
 }
 
+// begin starts a call: it reuses the memory of the firings of the one before.
 func (b *Barrier) begin() {
 	b.firings = b.firings[:0]
 	b.released = b.released[:0]
 }
 
-// ready says whether group i has enough members there. A group without living
-// members is never ready: its riders have nobody to go along with.
+// ready reports whether enough members of group i have arrived. A group without live members is never
+// ready: its riders have no members to fire with.
 func (b *Barrier) ready(i int32) bool {
 	g := &b.groups[i]
 	return g.arrived > 0 && g.arrived >= min(g.quorum, g.live)
 }
 
-// stranded says whether w, a member nowhere, rides only in groups that nobody
-// is left to fire, or is held while nobody else is left.
+// stranded reports whether w, which is not a member of any group, rides only in groups without live
+// members, or is held while no other worker is left.
 func (b *Barrier) stranded(w star.Worker) bool {
 	if b.at[w].home != nowhere {
 		return false
@@ -638,8 +665,7 @@ func (b *Barrier) stranded(w star.Worker) bool {
 	return true
 }
 
-// enqueue puts w, which has arrived, into the queues of its groups. Workers that have
-// left do not count there.
+// enqueue puts w, which has arrived, into the queues of its groups. Workers that have left do not count.
 func (b *Barrier) enqueue(w star.Worker) {
 	if i := b.at[w].home; i != nowhere {
 		g := &b.groups[i]
@@ -654,7 +680,7 @@ func (b *Barrier) enqueue(w star.Worker) {
 	}
 }
 
-// dequeue takes w, if it waits, out of every queue but that of group except.
+// dequeue takes w, if it waits, out of every queue except that of group except.
 func (b *Barrier) dequeue(w star.Worker, except int32) {
 	if b.at[w].arrival == 0 {
 		return
@@ -671,16 +697,18 @@ func (b *Barrier) dequeue(w star.Worker, except int32) {
 	}
 }
 
+// remove takes w out of the queue. It must be in it.
 func (g *group) remove(w star.Worker) {
 	at := slices.Index(g.queue, w)
 	g.queue = slices.Delete(g.queue, at, at+1)
 }
 
+// sort restores the order of arrival after workers of other queues were added.
 func (g *group) sort(at []member) {
 	slices.SortFunc(g.queue, func(v, w star.Worker) int { return int(at[v].arrival - at[w].arrival) })
 }
 
-// fire makes an update of all that wait in group i.
+// fire makes an update of all gradients that wait in group i.
 func (b *Barrier) fire(i int32) {
 	g := &b.groups[i]
 	b.version++
@@ -717,7 +745,7 @@ func (b *Barrier) fireSum(ws []star.Worker) {
 	b.firings = append(b.firings, Firing{Version: b.version, Workers: ws, Stopped: b.stop(ws)})
 }
 
-// drop sends ws on with the current version, without their gradients.
+// drop releases ws with the current version, without their gradients.
 func (b *Barrier) drop(ws []star.Worker) {
 	for _, w := range ws {
 		b.at[w].basis = b.version
@@ -725,6 +753,7 @@ func (b *Barrier) drop(ws []star.Worker) {
 	b.firings = append(b.firings, Firing{Version: b.version, Dropped: b.keep(ws)})
 }
 
+// keep copies ws to memory that stays valid until the next call. Appending to the copy cannot overwrite another.
 func (b *Barrier) keep(ws []star.Worker) []star.Worker {
 	from := len(b.released)
 	b.released = append(b.released, ws...)

@@ -1,33 +1,30 @@
 // Package modes decides when gradients become an update.
 //
-// A synchronisation mode is data, a [Plan]: a partition of the workers into
-// groups, each with the number of arrivals that makes it fire, and riders that
-// are never waited for but taken along. SSGD, ASGD, static and dynamic x-order,
-// backup workers and a ring without its stragglers are values of that one type,
-// so one machine, the [Barrier], runs them all and can go from one to another
+// A synchronisation mode is data, a [Plan]: a partition of the workers into groups, each with the number
+// of arrivals at which it fires, and riders, which no worker waits for: a firing takes those that wait.
+// SSGD, ASGD, static and dynamic x-order, backup workers and a ring without its stragglers are values of
+// that one type. So one state machine, the [Barrier], runs them all, and can change from one to another
 // while workers wait:
 //
 //	arrival of a gradient ─► Barrier ─► Firing: these gradients make version v+1
 //
-// A plan may have a tree, by which workers add up their gradients on the way to the
-// servers; a report counts as all the gradients in it. [TreeRule] builds one of measured
-// load.
+// A plan may have a tree, in which workers add up gradients on the way to the servers; a report counts as
+// all the gradients in it. [TreeRule] builds a tree from measured load.
 //
-// What a plan costs says package price, which plan a job should have package auto, and
-// package baseline has the schemes of other papers.
+// Package price estimates the cost of a plan, package auto chooses the plan of a job, and package baseline
+// has the schemes of other papers.
 //
-// There is one Barrier per job, not one per shard. Shards that chose for
-// themselves could choose differently, and then workers would wait for each other
-// without end.
+// There is one Barrier per job, not one per shard: shards that decided for themselves could decide
+// differently, and then workers would deadlock.
 //
-// The package does no I/O, starts no goroutine, reads no clock and holds no
-// lock. Time enters as data, so the same code runs under the coordinator and
-// under a simulator. Types are used by one goroutine at a time.
+// The package does no I/O, starts no goroutine, reads no clock and holds no lock. Time enters as data, so
+// the same code runs under the coordinator and under a simulator. Only one goroutine may use a value at a
+// time.
 //
-// What will bite: the slices in a [Firing] are reused by the next call on the
-// Barrier. And x-order waits: a worker that has arrived computes nothing until
-// it is released, so an update takes x different workers and the rate of updates
-// is not x-th order statistic arithmetic. Package price simulates it.
+// Two pitfalls. The slices in a [Firing] are reused by the next call on the Barrier. And x-order waits: a
+// worker that has arrived computes nothing until it is released, so an update takes x different workers,
+// and the rate of updates does not follow from the x-th order statistic of their times alone. Package price
+// simulates it.
 //
 // References:
 //   - S. Dutta et al.: Slow and Stale Gradients Can Win the Race. AISTATS 2018 (K-async SGD is x-order).

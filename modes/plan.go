@@ -12,78 +12,74 @@ import (
 	"star"
 )
 
-// Group is a set of workers whose gradients make an update together.
+// Group is a set of workers that make updates together.
 type Group struct {
 	// Members are waited for. A worker is a member of at most one group.
 	Members []star.Worker
 
-	// Quorum is how many members must have arrived before the group fires,
-	// 1..len(Members). When fewer members than that are alive, all of the living
-	// are enough.
+	// Quorum is how many members must have arrived before the group fires, 1..len(Members). When fewer
+	// members are live, all live members suffice.
 	Quorum int
 
-	// Riders are never waited for. One that waits when the group fires goes
-	// along. A worker may ride in several groups, and ride in one and be a
-	// member of another; whichever fires first takes it. A worker that is a
-	// member nowhere, and whose groups have no living member left, goes alone
-	// as soon as it arrives.
+	// Riders are never waited for. A rider that waits when the group fires is included. A worker may ride
+	// in several groups, and ride in one and be a member of another; the first of them that fires takes it.
+	// A worker that is not a member of any group, and only rides in groups without live members, makes an
+	// update of its own as soon as it arrives.
 	Riders []star.Worker
 
-	// DropLate discards the gradient of a member that was released before the
-	// group's last firing under this plan: it worked on parameters that the
-	// group has already left behind (backup workers). Riders are not dropped.
+	// DropLate discards the gradient of a member that was released before the group's last firing under
+	// this plan: it was computed on parameters that the group has replaced since (backup workers). Riders
+	// are not dropped.
 	DropLate bool
 
-	// NonBlocking releases a member as soon as it has arrived, with the parameters as they are,
-	// and takes its next gradient too: the group fires with the Quorum-th gradient,
-	// whosever they are, and Quorum may be greater than the number of members (K-batch-sync with
-	// DropLate, K-batch-async without). Such a group has no riders.
+	// NonBlocking releases a member as soon as it has arrived, with the present parameters, and takes its
+	// next gradient too: the group fires with the Quorum-th gradient, from any of its members. Quorum may
+	// exceed the number of members (K-batch-sync with DropLate, K-batch-async without). Such a group has no
+	// riders.
 	NonBlocking bool
 }
 
-// Plan is a synchronisation mode: every worker of the job is in some group.
+// Plan is a synchronisation mode. Invariant of a valid plan: every worker of the job is a member or rider of
+// a group, or in Excluded.
 type Plan struct {
 	Groups []Group
 
-	// Shares is the size of each worker's mini-batch in samples, by rank; nil
-	// means that all are equal, at the size that the job's settings say.
+	// Shares is the size of each worker's mini-batch in samples, by rank. Nil: all have the batch of the
+	// job's settings.
 	Shares []int
 
-	// Parents is the tree: the parent of each worker, by rank, or [Direct]. A parent
-	// adds the gradients of its children to its own and hands on one report, which
-	// arrives, and is applied, as all the gradients in it. Nil: everybody is direct.
+	// Parents is the tree: the parent of each worker, by rank, or [Direct]. A parent adds the gradients of
+	// its children to its own and sends one report, which arrives, and is applied, as all the gradients in
+	// it. Nil: every worker is direct.
 	Parents []star.Worker
 
-	// AutoTree asks whoever runs the plan for a tree by a [TreeRule], of what it
-	// measures. It stands in for Parents.
+	// AutoTree asks the caller that runs the plan for a tree by a [TreeRule], from measured load. It
+	// replaces Parents.
 	AutoTree bool
 
-	// MaxLead bounds how far a worker may run ahead (stale synchronous parallel): its
-	// gradient is applied when its group fires, but it is released only once it has made
-	// fewer than MaxLead iterations more than the slowest worker that lives. SSP with
-	// slack s is ASGD with MaxLead s + 1. Zero: no bound.
+	// MaxLead bounds how far a worker may run ahead (stale synchronous parallel): its gradient is applied
+	// when its group fires, but it is released only once it has made fewer than MaxLead iterations more
+	// than the slowest live worker. SSP with slack s is ASGD with MaxLead s + 1. Zero: no bound.
 	MaxLead int
 
-	// Excluded are workers in no group. One finishes the iteration it is in and then waits
-	// until a plan takes it in; that gradient is dropped. While nobody else lives they
-	// are not excluded.
+	// Excluded are workers in no group. One finishes its present iteration and then waits for a plan that
+	// includes it; that gradient is dropped. While no other worker is live they are not excluded.
 	Excluded []star.Worker
 
-	// Local is how many steps a worker trains by itself from one release to the next. It
-	// takes as many mini-batches of the stream, and reports how far it has come instead
-	// of a gradient. Zero: none, it reports gradients.
+	// Local is how many local steps a worker trains from one release to the next. It takes as many
+	// mini-batches of the stream, and reports the change of its parameters instead of a gradient. Zero: none.
 	Local int
 
-	// Micro is into how many parts a worker cuts its mini-batch, and ComputeDeadline how long it may
-	// compute: once that has passed it begins no further part and reports the mean over
-	// those that it has, at least one (DropCompute). Both are zero, or neither.
+	// Micro is the number of parts of a worker's mini-batch, and ComputeDeadline how long it may compute:
+	// once that has passed it begins no further part and reports the mean over those that it has, at least
+	// one (DropCompute). Both are zero, or neither is.
 	Micro           int
 	ComputeDeadline time.Duration
 
-	// Queue is into how many parts a worker's share of the round is cut. They wait in one queue for all workers: who is
-	// through with a part takes the next one, and when none is left reports the mean over those that it has had, at
-	// least one. So a round of all shares is over for everybody at about the same time, whoever is slow in it
-	// (docs/modes.md, A queue of samples). Zero: everybody computes its own share.
+	// Queue is the number of parts of a worker's share of the round. They wait in one queue for all
+	// workers: a worker that has finished a part takes the next one, and when none is left reports the mean
+	// over its parts, at least one. So all workers finish a round at about the same time, even if some are
+	// slow (docs/modes.md, A queue of samples). Zero: each worker computes its own share.
 	Queue int
 }
 
@@ -107,21 +103,22 @@ func (g *Group) UnmarshalJSON(b []byte) error {
 	}{(*group)(g), &g.NonBlocking})
 }
 
-// Part is the size in samples of the parts that w takes from the queue, where its share without a plan is def.
+// Part is the size in samples of the parts that w takes from the queue. def is its share where the plan has
+// no shares.
 func (p Plan) Part(w star.Worker, def int) int {
 	return max(1, (p.Share(w, def)+p.Queue/2)/max(1, p.Queue))
 }
 
-// MaxQueue is the most parts that a share is cut into: each costs a message.
+// MaxQueue is the maximum number of parts of a share: each costs a message.
 const MaxQueue = 1 << 10
 
-// NoDeadline is a ComputeDeadline that stops nobody: a worker computes all parts, unless it is told to stop.
+// NoDeadline is a ComputeDeadline that never passes: a worker computes all parts, unless it gets a stop.
 const NoDeadline = 24 * 365 * time.Hour
 
-// SSGD waits for all n workers: one group of everybody.
+// SSGD waits for all n workers: one group with all of them.
 func SSGD(n int) Plan { return XOrder(n, n) }
 
-// ASGD waits for nobody: n groups of one.
+// ASGD waits for no worker: n groups of one.
 func ASGD(n int) Plan {
 	p := Plan{Groups: make([]Group, n)}
 	for w := range n {
@@ -130,22 +127,22 @@ func ASGD(n int) Plan {
 	return p
 }
 
-// XOrder fires with the first x of n workers that have arrived since the last
-// update (static x-order, K-async SGD). The workers of an update wait for its
-// x-th; the others go on computing on the parameters they have.
+// XOrder fires with the first x of n workers that have arrived since the last update (static x-order,
+// K-async SGD). The workers of an update wait for its x-th; the others continue to compute on their present
+// parameters.
 func XOrder(n, x int) Plan {
 	return Plan{Groups: []Group{{Members: ranks(n), Quorum: x}}}
 }
 
-// Backup waits for n-b of n workers and drops the gradients of the b that come
-// too late (Chen et al. 2016). XOrder(n, n-b) is the same without the dropping.
+// Backup waits for n-b of n workers and drops the gradients of the b that are late (Chen et al. 2016).
+// XOrder(n, n-b) is the same without the dropping.
 func Backup(n, b int) Plan {
 	return Plan{Groups: []Group{{Members: ranks(n), Quorum: n - b, DropLate: true}}}
 }
 
-// Batches fires with every k gradients of whatever workers, each of which goes on at
-// once (K-batch-async, Dutta et al. 2018); with drop, gradients on older parameters than
-// the present ones are discarded (K-batch-sync).
+// Batches fires with every k gradients of any workers, which all continue at once (K-batch-async,
+// Dutta et al. 2018); with drop, gradients on older parameters than the present ones are discarded
+// (K-batch-sync).
 func Batches(n, k int, drop bool) Plan {
 	return Plan{Groups: []Group{{Members: ranks(n), Quorum: k, DropLate: drop, NonBlocking: true}}}
 }
@@ -153,9 +150,8 @@ func Batches(n, k int, drop bool) Plan {
 // maxBatches is the largest quorum of a group with NonBlocking.
 const maxBatches = 1 << 12
 
-// Ring waits for everybody but the riders, who go along when they are there: the
-// ring of an all-reduce without its stragglers. It keeps riders, which must leave
-// somebody in the ring.
+// Ring waits for all workers but the riders, and includes riders that have arrived: the ring of an
+// all-reduce without its stragglers. It keeps the slice riders, which must leave a worker in the ring.
 func Ring(n int, riders ...star.Worker) Plan {
 	g := Group{Riders: riders}
 	for w := range star.Worker(n) {
@@ -167,8 +163,8 @@ func Ring(n int, riders ...star.Worker) Plan {
 	return Plan{Groups: []Group{g}}
 }
 
-// Grouped makes each set a group that waits for all its members and for nobody
-// else (dynamic x-order). It keeps the slices.
+// Grouped makes each set a group that waits for all its members and for no others (dynamic x-order). It
+// keeps the slices.
 func Grouped(sets ...[]star.Worker) Plan {
 	p := Plan{Groups: make([]Group, len(sets))}
 	for i, s := range sets {
@@ -185,7 +181,7 @@ func ranks(n int) []star.Worker {
 	return ws
 }
 
-// Validate says whether p is a plan for the workers 0..n-1.
+// Validate reports whether p is a plan for the workers 0..n-1. The error names the first violation.
 func (p Plan) Validate(n int) error {
 	if n < 1 {
 		return fmt.Errorf("modes: a plan for %d workers: at least one is needed", n)
@@ -208,7 +204,7 @@ func (p Plan) Validate(n int) error {
 			case g.Quorum < 1 || g.Quorum > maxBatches:
 				return fmt.Errorf("modes: group %d: quorum %d is not in 1..%d", i, g.Quorum, maxBatches)
 			case len(g.Riders) > 0 || p.MaxLead > 0 || p.Local > 0 || p.AutoTree || p.HasTree():
-				return fmt.Errorf("modes: group %d: members that go on at once have no riders, no tree, and go with neither ahead nor local", i)
+				return fmt.Errorf("modes: group %d: members that continue at once cannot be combined with riders, a tree, ahead or local", i)
 			}
 		} else if g.Quorum < 1 || g.Quorum > len(g.Members) {
 			return fmt.Errorf("modes: group %d: quorum %d is not in 1..%d, the number of its members", i, g.Quorum, len(g.Members))
@@ -244,13 +240,13 @@ func (p Plan) Validate(n int) error {
 		case w < 0 || int(w) >= n:
 			return fmt.Errorf("modes: held worker %d is not in 0..%d", w, n-1)
 		case placed[w]:
-			return fmt.Errorf("modes: worker %d is held, and in a group or named twice: make it one of these", w)
+			return fmt.Errorf("modes: held worker %d is in a group as well, or named twice: name it once", w)
 		}
 		placed[w] = true
 	}
 	for w, ok := range placed {
 		if !ok {
-			return fmt.Errorf("modes: worker %d is in no group: nobody would ever use its gradients", w)
+			return fmt.Errorf("modes: worker %d is in no group: its gradients would never be used", w)
 		}
 	}
 	if err := p.validateSteps(); err != nil {
@@ -267,27 +263,27 @@ func (p Plan) Validate(n int) error {
 	return p.validateTree(n)
 }
 
-// validateSteps checks what p says of iterations.
+// validateSteps checks the settings of iterations.
 func (p Plan) validateSteps() error {
 	tree := p.AutoTree || p.HasTree()
 	switch {
 	case p.MaxLead < 0 || p.Local < 0 || p.Micro < 0 || p.ComputeDeadline < 0 || p.Queue < 0:
 		return fmt.Errorf("modes: ahead %d, local %d, micro %d, cap %v and queue %d: none may be negative", p.MaxLead-1, p.Local, p.Micro, p.ComputeDeadline, p.Queue)
 	case p.Queue > MaxQueue:
-		return fmt.Errorf("modes: queue %d is beyond every use: at most %d parts of a share", p.Queue, MaxQueue)
+		return fmt.Errorf("modes: queue %d is too large: at most %d parts of a share", p.Queue, MaxQueue)
 	case p.MaxLead > 1<<30 || p.Local > 1<<20 || p.Micro > 1<<20:
-		return fmt.Errorf("modes: ahead %d, local %d or micro %d is beyond every use: at most %d, %d and %d", p.MaxLead-1, p.Local, p.Micro, 1<<30-1, 1<<20, 1<<20)
+		return fmt.Errorf("modes: ahead %d, local %d or micro %d is too large: at most %d, %d and %d", p.MaxLead-1, p.Local, p.Micro, 1<<30-1, 1<<20, 1<<20)
 	case (p.Micro > 0) != (p.ComputeDeadline > 0):
 		return errors.New("modes: micro and cap belong together: give both, or neither")
 	case p.Micro > 0 && p.Local > 0:
 		return errors.New("modes: local steps have no parts: give either local or micro")
 	case tree && (p.MaxLead > 0 || len(p.Excluded) > 0 || p.Local > 0 || p.Micro > 0):
-		return errors.New("modes: a tree goes with none of ahead, held, local and micro: leave it away")
+		return errors.New("modes: a tree cannot be combined with ahead, held, local or micro: remove one of the two")
 	}
 	if p.Queue > 0 {
 		g := p.Groups[0]
 		if len(p.Groups) > 1 || g.Quorum != len(g.Members) || len(g.Riders) > 0 || g.DropLate || g.NonBlocking || len(p.Excluded) > 0 || p.MaxLead > 0 || p.Local > 0 || p.Micro > 0 || tree {
-			return errors.New("modes: a queue is of one group that waits for all its members: it goes with shares, and with nothing else")
+			return errors.New("modes: a queue needs one group that waits for all its members: it combines only with shares")
 		}
 	}
 	if p.MaxLead == 0 {
@@ -295,18 +291,18 @@ func (p Plan) validateSteps() error {
 	}
 	for i, g := range p.Groups {
 		if g.Quorum > 1 || len(g.Riders) > 0 || g.DropLate {
-			return fmt.Errorf("modes: group %d: with ahead nobody may wait for anybody but the slowest: give it quorum 1, no riders, and no dropping", i)
+			return fmt.Errorf("modes: group %d: with ahead a worker waits only for the slowest: give the group quorum 1, no riders, and no dropping", i)
 		}
 	}
 	return nil
 }
 
-// sameBarrier says whether a [Barrier] does the same with p and q.
+// sameBarrier reports whether a [Barrier] does the same with p and q.
 func (p Plan) sameBarrier(q Plan) bool {
 	return p.SameGroups(q) && p.MaxLead == q.MaxLead && sameSet(p.Excluded, q.Excluded)
 }
 
-// Share is the size of w's mini-batch in samples; def where p says nothing.
+// Share is the size of w's mini-batch in samples; def where the plan has no shares.
 func (p Plan) Share(w star.Worker, def int) int {
 	if p.Shares == nil {
 		return def
@@ -314,9 +310,10 @@ func (p Plan) Share(w star.Worker, def int) int {
 	return p.Shares[w]
 }
 
-// WithWholeBatches is p for a job whose workers' mini-batches of def samples must be neither cut nor resized, which is
-// so for a program that normalises, compares or sums over a batch. A queue hands out whole mini-batches then: one to each worker,
-// which is a plan without a queue. Errors: p has shares of other sizes, or parts (Micro), which nothing can stand in for.
+// WithWholeBatches is p for a job that must not cut or resize the workers' mini-batches of def samples, as
+// for a program that normalises, compares or sums over a batch. A queue then hands out whole mini-batches,
+// one to each worker, which is a plan without a queue. An error: p has shares of other sizes, or parts
+// (Micro), for which there is no substitute.
 func (p Plan) WithWholeBatches(def int) (Plan, error) {
 	if p.Micro > 0 {
 		return p, fmt.Errorf("modes: micro=%d cuts mini-batches, which must stay whole in this job", p.Micro)
@@ -330,8 +327,8 @@ func (p Plan) WithWholeBatches(def int) (Plan, error) {
 	return p, nil
 }
 
-// Equal says whether p and q behave alike: the same groups in the same order,
-// whatever the order of workers within them, the same shares, and the same tree.
+// Equal reports whether p and q behave alike: the same groups in the same order, whatever the order of
+// workers within them, the same shares, and the same tree.
 func (p Plan) Equal(q Plan) bool {
 	return p.sameBarrier(q) && p.Local == q.Local && p.Micro == q.Micro && p.ComputeDeadline == q.ComputeDeadline && p.Queue == q.Queue && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
 }
@@ -344,6 +341,7 @@ func (p Plan) SameGroups(q Plan) bool {
 	})
 }
 
+// sameSet reports whether a and b have the same workers, in any order.
 func sameSet(a, b []star.Worker) bool {
 	return slices.Equal(a, b) || slices.Equal(sorted(a), sorted(b))
 }
@@ -354,7 +352,7 @@ func sorted(ws []star.Worker) []star.Worker {
 	return s
 }
 
-// Clone shares no memory with p.
+// Clone is a copy that shares no memory with p.
 func (p Plan) Clone() Plan {
 	q := p
 	q.Groups, q.Shares, q.Parents, q.Excluded = slices.Clone(p.Groups), slices.Clone(p.Shares), slices.Clone(p.Parents), slices.Clone(p.Excluded)
@@ -365,7 +363,7 @@ func (p Plan) Clone() Plan {
 	return q
 }
 
-// Workers is the number of workers that p speaks of: the highest rank and one.
+// Workers is the number of workers of p: the highest rank plus one.
 func (p Plan) Workers() int {
 	n := 0
 	for _, g := range p.Groups {
@@ -398,7 +396,7 @@ func (p Plan) String() string {
 	return s + p.shares()
 }
 
-// shares is what p says of mini-batches, as words behind the mode.
+// shares is the shares of p in the grammar of Parse, with a leading space.
 func (p Plan) shares() string {
 	if p.Shares == nil {
 		return ""
@@ -413,10 +411,10 @@ func (p Plan) shares() string {
 	return string(b)
 }
 
-// Name is p without shares and tree.
+// Name is String without shares and tree.
 func (p Plan) Name() string { return p.mode() + p.steps() }
 
-// steps is what p says of iterations, as words behind the mode.
+// steps is the settings of iterations in the grammar of Parse, each with a leading space.
 func (p Plan) steps() string {
 	var b strings.Builder
 	if p.MaxLead > 0 && !p.isSSP() {
@@ -443,7 +441,8 @@ func (p Plan) steps() string {
 	return b.String()
 }
 
-// Words is p in words that somebody has given, if they mean p; else String. What they say nothing of, shares and local steps, comes behind them.
+// Words is given, the user's words for a mode, if they mean p; else String. Shares and local steps that
+// given does not mention are appended.
 func (p Plan) Words(given string) string {
 	q, err := Parse(given, max(p.Workers(), 1))
 	if err != nil {
@@ -464,11 +463,13 @@ func (p Plan) Words(given string) string {
 	return strings.Join(strings.Fields(given), " ") + more
 }
 
+// isSSP reports whether p is written as ssp=S. With one worker it would be read back as another plan.
 func (p Plan) isSSP() bool {
 	n := p.Workers()
 	return p.MaxLead > 0 && n > 1 && p.SameGroups(ASGD(n))
 }
 
+// mode is the shortest name of the groups of p that Parse reads back.
 func (p Plan) mode() string {
 	n := p.Workers()
 	if p.isSSP() {
@@ -477,6 +478,7 @@ func (p Plan) mode() string {
 	if p.SameGroups(ASGD(n)) && n > 1 {
 		return "asgd"
 	}
+	// Several names can mean the same groups, such as ssgd and x=N: the first one is used.
 	if len(p.Groups) == 1 {
 		switch q := p.Groups[0].Quorum; {
 		case p.SameGroups(SSGD(n)):
@@ -536,37 +538,35 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 	}
 }
 
-// Grammar is what [Parse] reads, for help texts and errors.
+// Grammar is the input of [Parse], for help texts and errors.
 const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, local=H, micro=M cap=DURATION (or none), queue=M"
 
 // Parse reads a mode for the workers 0..n-1:
 //
 //	ssgd              wait for all
-//	asgd              wait for nobody
-//	ssp=S             wait for nobody, unless S iterations ahead of the slowest: asgd ahead=S
+//	asgd              wait for no worker
+//	ssp=S             do not wait, unless S iterations ahead of the slowest: asgd ahead=S
 //	x=K               wait for any K
 //	backup=B          wait for any n-B and drop the others' late gradients
-//	kbatch=K          wait for K gradients, of which a worker may bring several, and drop late ones
+//	kbatch=K          wait for K gradients, some perhaps of the same worker, and drop late ones
 //	kbatch-async=K    the same without the dropping
 //	ring-minus=2,3    wait for all but these, which are riders
 //	groups=0,1/2,3    wait within each set
 //
-// A set is a list of workers and ranges of workers (2-5); after it may follow a
-// quorum (:3), a star that lets members go on at once (Group.NonBlocking), an exclamation mark that drops late
-// gradients, and riders (+6,7).
-// After the mode, separated by spaces, may follow
+// A set is a list of workers and ranges of workers (2-5). After it may follow a quorum (:3), a star that
+// lets members continue at once (Group.NonBlocking), an exclamation mark that drops late gradients, and
+// riders (+6,7). After the mode, separated by spaces, may follow
 //
 //	tree=0(1,2(3)),4(5)    workers in brackets report to the one before them
-//	tree=auto              a tree is built of what is measured, if one is needed
+//	tree=auto              a tree is built from measurements, if one is needed
 //	shares=32,32,64        each worker's mini-batch in samples
-//	ahead=S                nobody begins an iteration more than S ahead of the slowest (Plan.MaxLead)
+//	ahead=S                no worker begins an iteration more than S ahead of the slowest (Plan.MaxLead)
 //	held=2,3               these wait for another plan, and are in no group
-//	local=H                H steps by itself between releases
-//	micro=M cap=120ms      M parts of a mini-batch, and none is begun after that time; cap=none: at any time
-//	queue=M                M parts of a mini-batch, which go into one queue: who is through takes the next (Plan.Queue)
+//	local=H                H local steps between releases
+//	micro=M cap=120ms      M parts of a mini-batch, and none is begun after that time; cap=none: no limit
+//	queue=M                M parts of a mini-batch in one queue: a worker takes one after the other (Plan.Queue)
 //
-// A tree without a mode before it is that of ssgd. The plan that Parse returns is
-// valid for n workers.
+// A tree without a mode before it has mode ssgd. The plan that Parse returns is valid for n workers.
 func Parse(s string, n int) (Plan, error) {
 	fail := func(format string, args ...any) (Plan, error) {
 		return Plan{}, fmt.Errorf("modes: mode %q: %s; want %s", clip(s), fmt.Sprintf(format, args...), Grammar)
@@ -576,7 +576,7 @@ func Parse(s string, n int) (Plan, error) {
 	}
 	fields := strings.Fields(s)
 	if len(fields) == 0 {
-		return fail("nothing is there")
+		return fail("it is empty")
 	}
 	if strings.HasPrefix(fields[0], "tree=") {
 		fields = append([]string{"ssgd"}, fields...)
@@ -624,7 +624,7 @@ func Parse(s string, n int) (Plan, error) {
 		}
 		slices.Sort(riders)
 		if len(slices.Compact(slices.Clone(riders))) == n {
-			return fail("nobody is left in the ring: leave one of the %d workers out of the list", n)
+			return fail("no worker is left in the ring: leave one of the %d workers out of the list", n)
 		}
 		p = Ring(n, riders...)
 	case "groups":
@@ -636,7 +636,7 @@ func Parse(s string, n int) (Plan, error) {
 			p.Groups = append(p.Groups, g)
 		}
 	default:
-		return fail("%q is no mode", clip(key))
+		return fail("%q is not a mode", clip(key))
 	}
 	for _, f := range fields[1:] {
 		if tree, ok := strings.CutPrefix(f, "tree="); ok && p.Parents == nil && !p.AutoTree {
@@ -675,7 +675,7 @@ func Parse(s string, n int) (Plan, error) {
 // maxSlack is the largest S of ssp=S.
 const maxSlack = 1<<30 - 1
 
-// parseSteps reads one of ahead, held, local, micro, cap and queue; false: it is another word.
+// parseSteps reads one of ahead, held, local, micro, cap and queue; false: another word.
 func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	key, value, _ := strings.Cut(f, "=")
 	number := func(into *int, least, most, add int) error {
@@ -721,6 +721,7 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	return false, nil
 }
 
+// parseGroup reads a set of Parse: MEMBERS[:quorum][*][!][+riders].
 func parseGroup(s string, n int) (Group, error) {
 	var g Group
 	var err error
@@ -754,7 +755,7 @@ func parseSet(s string, n int) ([]star.Worker, error) {
 		first, err := strconv.Atoi(lo)
 		last, err2 := strconv.Atoi(hi)
 		if err != nil || err2 != nil {
-			return nil, fmt.Errorf("%q is no worker and no range of workers", clip(part))
+			return nil, fmt.Errorf("%q is not a worker or a range of workers", clip(part))
 		}
 		if first < 0 || last >= n || first > last {
 			return nil, fmt.Errorf("worker %s is not in 0..%d", clip(part), n-1)
@@ -769,7 +770,7 @@ func parseSet(s string, n int) ([]star.Worker, error) {
 	return ws, nil
 }
 
-// clip keeps a hostile setting from filling the screen.
+// clip limits how much of a setting an error quotes.
 func clip(s string) string {
 	if len(s) > 80 {
 		return s[:80] + "…"
@@ -777,11 +778,12 @@ func clip(s string) string {
 	return s
 }
 
-// SameKind says whether what a controller learned of p holds for q: they differ at most in the sizes of shares and in the
-// number of local steps.
+// SameKind reports whether a controller's measurements of p hold for q: they differ at most in the sizes of
+// shares and in the number of local steps.
 func (p Plan) SameKind(q Plan) bool {
 	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0) && (p.Local == 0) == (q.Local == 0)
 }
 
-// MaxBatch is the largest share of one worker that is reckoned with: more would be beyond all memories, and rounds of many such workers beyond the numbers that are counted exactly.
+// MaxBatch is the largest share of a worker in calculations. Larger ones would exceed any memory, and rounds
+// of many such workers the integers that are counted exactly.
 const MaxBatch = 1 << 30

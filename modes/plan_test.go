@@ -72,8 +72,8 @@ func TestParseRefuses(t *testing.T) {
 		n    int
 		says string
 	}{
-		{"", 4, "nothing is there"},
-		{"sgd", 4, `"sgd" is no mode`},
+		{"", 4, "it is empty"},
+		{"sgd", 4, `"sgd" is not a mode`},
 		{"ssgd", 0, "0 workers"},
 		{"ssgd=3", 4, "takes no value"},
 		{"x", 4, "x is \"\""},
@@ -83,7 +83,7 @@ func TestParseRefuses(t *testing.T) {
 		{"x=99999999999999999999", 4, "1..4"},
 		{"backup=4", 4, "0..3"},
 		{"backup=-1", 4, "0..3"},
-		{"groups=", 4, `"" is no worker`},
+		{"groups=", 4, `"" is not a worker`},
 		{"groups=0,1", 4, "worker 2 is in no group"},
 		{"groups=0,1/1,2,3", 4, "worker 1 is a member of group 0 and of group 1"},
 		{"groups=0,0,1,2,3", 4, "twice"},
@@ -96,11 +96,11 @@ func TestParseRefuses(t *testing.T) {
 		{"groups=0-3:", 4, `quorum ""`},
 		{"groups=0-3+3", 4, "member and rider"},
 		{"groups=0-2+3,3", 4, "rider 3 twice"},
-		{"groups=0-2+", 3, `"" is no worker`},
-		{"groups=0-2/", 3, `"" is no worker`},
-		{"ring-minus", 4, `"" is no worker`},
+		{"groups=0-2+", 3, `"" is not a worker`},
+		{"groups=0-2/", 3, `"" is not a worker`},
+		{"ring-minus", 4, `"" is not a worker`},
 		{"ring-minus=4", 4, "not in 0..3"},
-		{"ring-minus=0-3", 4, "nobody is left in the ring"},
+		{"ring-minus=0-3", 4, "no worker is left in the ring"},
 		{"ring-minus=1,1", 4, "rider 1 twice"},
 		{"ssgd shares=1,2", 4, "2 shares for 4 workers"},
 		{"ssgd shares=1,2,0,3", 4, "worker 2 has a share of 0"},
@@ -109,10 +109,10 @@ func TestParseRefuses(t *testing.T) {
 		{"ssp=-1", 4, "0..1073741823"},
 		{"ssp", 4, `ssp is ""`},
 		{"ssp=1 ahead=2", 4, "ahead is given twice"},
-		{"x=2 ahead=1", 4, "nobody may wait"},
-		{"groups=0-2:1!/3 ahead=1", 4, "nobody may wait"},
-		{"groups=0-2:1+3 ahead=1", 4, "nobody may wait"},
-		{"ssgd held=3", 4, "worker 3 is held, and in a group"},
+		{"x=2 ahead=1", 4, "a worker waits only for the slowest"},
+		{"groups=0-2:1!/3 ahead=1", 4, "a worker waits only for the slowest"},
+		{"groups=0-2:1+3 ahead=1", 4, "a worker waits only for the slowest"},
+		{"ssgd held=3", 4, "held worker 3 is in a group"},
 		{"groups=0,1 held=2,2,3", 4, "twice"},
 		{"groups=0,1 held=2,4", 4, "not in 0..3"},
 		{"groups=0,1 held=2 held=3", 4, "held is given twice"},
@@ -122,8 +122,8 @@ func TestParseRefuses(t *testing.T) {
 		{"ssgd micro=4 cap=0s", 4, "not a duration"},
 		{"ssgd micro=4 cap=1s cap=1s", 4, "cap is given twice"},
 		{"ssgd micro=4 cap=1s local=2", 4, "local or micro"},
-		{"ssgd local=2 tree=0(1),2,3", 4, "a tree goes with none"},
-		{"ssp=1 tree=auto", 4, "a tree goes with none"},
+		{"ssgd local=2 tree=0(1),2,3", 4, "a tree cannot be combined"},
+		{"ssp=1 tree=auto", 4, "a tree cannot be combined"},
 		{strings.Repeat("y", 1<<16), 4, "…"},
 	} {
 		_, err := Parse(c.in, c.n)
@@ -278,7 +278,7 @@ func TestWords(t *testing.T) {
 // A queue is of one group and nothing else.
 func TestQueueAlone(t *testing.T) {
 	for _, s := range []string{"asgd queue=4", "x=2 queue=4", "groups=0,1+2 queue=4", "backup=1 queue=4", "groups=0,1 held=2 queue=4", "ssgd local=2 queue=4", "ssgd micro=2 cap=none queue=4", "ssgd tree=auto queue=4"} {
-		if _, err := Parse(s, 3); err == nil || !strings.Contains(err.Error(), "it goes with shares, and with nothing else") {
+		if _, err := Parse(s, 3); err == nil || !strings.Contains(err.Error(), "it combines only with shares") {
 			t.Errorf("Parse(%q): %v", s, err)
 		}
 	}

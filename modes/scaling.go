@@ -2,13 +2,15 @@ package modes
 
 import "time"
 
-// Scaling is how fast workers are, in samples per second: all together with their exchange and their waiting, the fastest one without both, and all
-// of them if nobody exchanged or waited.
+// Scaling is the speed of workers in samples per second: All with exchange and waiting, Alone of the
+// fastest worker without both, and Ideal of all workers without both.
 //
-// Alone is an upper bound where workers share a processor, and a worker alone makes an update of a single batch: samples are counted, not progress.
+// Alone is an upper bound where workers share a processor. A worker alone makes an update of a single
+// batch: Scaling counts samples, not progress.
 type Scaling struct{ All, Alone, Ideal float64 }
 
-// ScalingOf is that of workers whose iterations take so long, of it own for loading and computing so many samples. Workers that have made none are left out.
+// ScalingOf is the Scaling of workers. By worker, own is the time per iteration for loading and computing
+// samples, and iteration the whole time. Workers without a measurement are left out.
 func ScalingOf(own, iteration []time.Duration, samples []int) (s Scaling) {
 	for w := range own {
 		if own[w] <= 0 || samples[w] <= 0 {
@@ -23,7 +25,7 @@ func ScalingOf(own, iteration []time.Duration, samples []int) (s Scaling) {
 	return s
 }
 
-// Efficiency is the part of the ideal rate that there is, 0 to 1; 0: not known.
+// Efficiency is All as a fraction of Ideal, 0 to 1; 0: unknown.
 func (s Scaling) Efficiency() float64 {
 	if s.Ideal == 0 {
 		return 0
@@ -31,5 +33,5 @@ func (s Scaling) Efficiency() float64 {
 	return s.All / s.Ideal
 }
 
-// Worth says whether all together are faster than the fastest alone.
+// Worth reports whether all workers together are faster than the fastest one alone.
 func (s Scaling) Worth() bool { return s.All > s.Alone }

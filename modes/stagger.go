@@ -6,29 +6,28 @@ import (
 	"time"
 )
 
-// Pushes that reach the servers' link together share it: each takes as long as all of them. One after
-// the other, the last is there at the same moment, and every other one sooner. So a push waits while
-// the link is predicted to be busy with others, and never longer: whatever waits, the link
-// works. With pushes of one size the k-th is then complete no later than without, for every k, so that no
-// barrier fires later, and those of x-order and of asynchronous modes sooner. Where everybody waits for
-// everybody nobody gains but by a link that is used more evenly, and a wrong prediction could cost:
-// there the last one begins at once, and all are complete at the same moment as without.
+// Pushes that reach the servers' link at the same time share it: each takes as long as all of them
+// together. One after the other, the last one ends at the same time, and all others end sooner. So a push
+// waits while the link is predicted to be busy with others, and never longer: the link is never idle while
+// a push waits. With pushes of one size the k-th is then complete no later than without waits, for every k.
+// So no barrier fires later, and those of x-order and of asynchronous modes fire sooner. Where all workers
+// wait for all, the only gain is a more even use of the link, and a wrong prediction could cost time:
+// there the last push begins at once, and all are complete at the same time as without.
 //
-// (Ours. What the order of service changes and what it does not: L. Kleinrock, Queueing Systems II,
-// 1976, chapter 4.)
+// (Our own. For the effect of the order of service: L. Kleinrock, Queueing Systems II, 1976, chapter 4.)
 
-// Ready is a worker whose push is to be fitted in.
+// Ready is a worker with a push to be scheduled.
 type Ready struct {
-	At time.Duration // when it will have computed its gradient
+	At time.Duration // predicted end of its computation
 
-	// Last says that its push must not wait: everybody waits for it.
+	// Last: its push must not wait, because all workers wait for it.
 	Last bool
 }
 
-// Stagger says how long each of ws waits with its push, of which one takes so long if it has the link
-// for itself, beside those of others that begin at the times of begun. Whoever is ready first goes
-// first. If one of the others begins behind the first of ws, nobody waits: that one cannot be told to wait any
-// more, and would take from who waited for others already.
+// Stagger returns how long the push of each of ws waits. A push alone on the link takes took, and pushes of
+// other workers begin at the times of begun. Pushes go in the order of Ready.At. If one of the others
+// begins after the first of ws, no push waits: the other cannot be delayed any more, and would take the link
+// from a worker that has already waited.
 func Stagger(took time.Duration, begun []time.Duration, ws []Ready) []time.Duration {
 	delays := make([]time.Duration, len(ws))
 	order := make([]int, len(ws))
@@ -39,6 +38,7 @@ func Stagger(took time.Duration, begun []time.Duration, ws []Ready) []time.Durat
 	if len(ws) == 0 || len(begun) > 0 && slices.Max(begun) > ws[order[0]].At {
 		return delays
 	}
+	// begun is the times at which pushes begin, in order; each push that is scheduled is added to it.
 	begun = slices.Clone(begun)
 	slices.Sort(begun)
 	for _, i := range order {

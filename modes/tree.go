@@ -16,8 +16,8 @@ import (
 // Direct is the parent of a worker that reports to the parameter servers itself.
 const Direct star.Worker = -1
 
-// Reports is how many gradients the parameter servers receive for one of every
-// worker 0..n-1: those that have no parent.
+// Reports is how many gradients the parameter servers receive for one of every worker 0..n-1: one for each
+// worker without a parent.
 func (p Plan) Reports(n int) int {
 	if p.Parents == nil {
 		return n
@@ -36,7 +36,7 @@ func (p Plan) HasTree() bool {
 	return slices.ContainsFunc(p.Parents, func(w star.Worker) bool { return w != Direct })
 }
 
-// sameTree says whether every worker has the same parent in p and q.
+// sameTree reports whether every worker has the same parent in p and q.
 func (p Plan) sameTree(q Plan) bool {
 	if !p.HasTree() || !q.HasTree() {
 		return p.HasTree() == q.HasTree()
@@ -44,8 +44,7 @@ func (p Plan) sameTree(q Plan) bool {
 	return slices.Equal(p.Parents, q.Parents)
 }
 
-// validateTree says what is wrong with the tree of p, whose groups are valid for n
-// workers.
+// validateTree returns an error if the tree of p is invalid. The groups of p are valid for n workers.
 func (p Plan) validateTree(n int) error {
 	switch {
 	case p.Parents == nil:
@@ -63,14 +62,16 @@ func (p Plan) validateTree(n int) error {
 			return fmt.Errorf("modes: worker %d is its own parent", w)
 		}
 	}
+	// More than n steps without reaching the top mean a cycle.
 	for w := range p.Parents {
 		steps := 0
 		for v := star.Worker(w); p.Parents[v] != Direct; v = p.Parents[v] {
 			if steps++; steps > n {
-				return fmt.Errorf("modes: worker %d is below itself in the tree: somebody on its way up must have no parent", w)
+				return fmt.Errorf("modes: worker %d is below itself in the tree: give one of its ancestors no parent", w)
 			}
 		}
 	}
+	// A report is one sum, which one firing uses: its workers must be members of one group, and not riders.
 	home := make(map[star.Worker]int, n)
 	rides := make(map[star.Worker]int)
 	for i, g := range p.Groups {
@@ -135,8 +136,8 @@ func writeTree(b *strings.Builder, parents []star.Worker) {
 	write(tops)
 }
 
-// parseTree reads what writeTree writes, for the workers 0..n-1. Workers that it does
-// not name are direct. No worker is named twice, so the depth is bounded by n.
+// parseTree reads the output of writeTree, for the workers 0..n-1. Workers that it does not name are direct.
+// No worker is named twice, so the depth is bounded by n.
 func parseTree(s string, n int) ([]star.Worker, error) {
 	parents := make([]star.Worker, n)
 	named := make([]bool, n)
@@ -146,7 +147,7 @@ func parseTree(s string, n int) ([]star.Worker, error) {
 	place := func(first, last int, up star.Worker) error {
 		for w := first; w <= last; w++ {
 			if named[w] {
-				return fmt.Errorf("worker %d is there twice: it has one place in the tree", w)
+				return fmt.Errorf("worker %d is named twice: it has one place in the tree", w)
 			}
 			named[w], parents[w] = true, up
 		}
@@ -197,12 +198,11 @@ func parseTree(s string, n int) ([]star.Worker, error) {
 	return parents, nil
 }
 
-// TreeRule says when gradients should go up a tree, and up which. It is our own: the
-// public artefact of STAR is given its tree and builds none.
+// TreeRule decides when gradients should go through a tree, and through which. It is our own: the public
+// artefact of STAR is given its tree and builds none.
 //
-// Reporting for itself, a worker loads the servers' links with 2·|w| bytes in an
-// iteration, the gradient and the parameters. For N workers and an iteration time t
-// the demand is
+// A worker that reports for itself loads the servers' links with 2·|w| bytes in an iteration: the gradient
+// and the parameters. For N workers and an iteration time t the demand is
 //
 //	D = N·2·|w|/t                                                        (12)
 //
@@ -210,32 +210,34 @@ func parseTree(s string, n int) ([]star.Worker, error) {
 //
 //	k = ⌈D/C⌉, but at most ⌊C·t/(2·|w|)⌋                                  (13)
 //
-// workers that report to the servers: a parent with N/k − 1 children carries D/k itself,
-// which is at most C, and the bound is what the servers carry. (The numbers are those of
-// docs/modes.md.)
+// workers that report to the servers: a parent with N/k − 1 children carries D/k itself, which is at most
+// C, and the bound is the capacity of the servers. (The equation numbers are those of docs/modes.md.)
 type TreeRule struct {
-	// Capacity is C, what the servers' links may carry for this job, in and out
-	// together, in bytes per second. A parent's own link is taken to carry as much.
+	// Capacity is C, the capacity of the servers' links for this job, in and out together, in bytes per
+	// second. A parent's own link is assumed to have the same.
 	Capacity float64
 
-	// FanIn is the most children of one worker. Zero means 8. What the capacity
-	// leaves room for can be less, of children on other hosts.
+	// FanIn is the maximum number of children of one worker. Zero means 8. For children on other hosts the
+	// capacity may allow fewer.
 	FanIn int
 
-	// Band is how far the demand may move, as a part of it, before a tree is built
-	// again or given up. Zero means 0.25.
+	// Band is how far the demand may move, relatively, before a tree is built again or removed. Zero means
+	// 0.25.
 	Band float64
 }
 
-// TreeLoad is what a [TreeRule] decides by.
+// TreeLoad is the input of a [TreeRule].
 type TreeLoad struct {
 	Bytes int64         // |w|: of one gradient
 	Cycle time.Duration // t, the mean time of an iteration
-	Spare []float64     // by worker: bandwidth that it has left, in bytes per second
-	Hosts []string      // by worker; empty: not known, shared with nobody
 
-	// Able workers can be in a tree. The others of the job, Others of them, report
-	// for themselves.
+	// By worker: bandwidth that it has left, in bytes per second.
+	Spare []float64
+
+	// By worker; empty: unknown, and shared with no other worker.
+	Hosts []string
+
+	// Able workers can be in a tree. The job has Others more workers, which report for themselves.
 	Able   []bool
 	Others int
 }
@@ -271,21 +273,20 @@ func (l TreeLoad) unit() float64 { return 2 * float64(l.Bytes) / l.Cycle.Seconds
 // Demand is D, in bytes per second, if every worker reports for itself.
 func (l TreeLoad) Demand() float64 { return float64(l.able()+l.Others) * l.unit() }
 
-// Build is the tree for that load: the parent of each worker, or nil where the servers
-// can do without one.
+// Build is the tree for a load: the parent of each worker, or nil where the servers need none.
 //
-// The k parents at the top are of different hosts, as far as there are enough of them, and
-// there the workers with the greatest spare bandwidth. A host is passed over whose best
-// worker has less than half of what the best of all has to spare. Below each level come as many
-// workers as it has room for, again those with the most to spare: first those whose host has a
-// parent with room, then of each other host one, each to the parent with the fewest children. So
-// the gradients of a host become one before they leave it, and a tree gets deeper only for that
-// or where the fan-in does not suffice.
+// The k parents at the top are on different hosts, if there are enough, and are the workers with the most
+// spare bandwidth. A host is skipped if its best worker has less than half the spare bandwidth of the best
+// of all. Each level below takes as many workers as the level above has room for, again those with the most
+// spare bandwidth: first those with a parent on their host that has room, then one of each other host, each
+// to the parent with the fewest children. So the gradients of a host are added up before they leave it, and
+// a tree gets deeper only for that or where the fan-in does not suffice.
 func (r TreeRule) Build(l TreeLoad) []star.Worker {
 	n, unit := l.able(), l.unit()
 	if r.Capacity <= 0 || n < 2 || l.Demand() <= r.Capacity {
 		return nil
 	}
+	// (13), where the reports of workers outside the tree are part of what the servers carry.
 	k := int(math.Ceil(min(l.Demand()/r.Capacity, float64(n))))
 	fits := int(min(r.Capacity/unit, float64(n+l.Others))) // reports that the servers carry
 	k = min(max(k, 1), max(fits-l.Others, 1), n)
@@ -293,7 +294,7 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 		return nil
 	}
 	fan := r.fanIn()
-	wide := max(min(fan, fits-1), 1) // children whose gradients come over the link
+	wide := max(min(fan, fits-1), 1) // children with gradients that cross the network
 
 	parents := make([]star.Worker, len(l.Able))
 	var left []star.Worker
@@ -310,7 +311,7 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 	near := func(w, up star.Worker) bool { return l.Hosts[w] != "" && l.Hosts[w] == l.Hosts[up] }
 	for len(left) > 0 {
 		var next []star.Worker
-		// The parent with the fewest children, in order of spare bandwidth.
+		// The parent with the fewest children; of equal ones, the one with the most spare bandwidth.
 		best := func(ok func(up star.Worker) bool) star.Worker {
 			up := Direct
 			for _, v := range level {
@@ -337,7 +338,9 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 			})
 		}
 		place(near, func(star.Worker) {})
-		came := map[string]bool{} // hosts of which one goes to another host at this level: the rest goes to that one
+		// One worker of a host goes to a parent on another host at this level; the rest of its host goes to that
+		// worker.
+		came := map[string]bool{}
 		place(func(w, up star.Worker) bool {
 			return far[up] < wide && !came[l.Hosts[w]]
 		}, func(w star.Worker) { came[l.Hosts[w]] = l.Hosts[w] != "" })
@@ -371,8 +374,8 @@ func (l TreeLoad) top(ws []star.Worker, k int) []star.Worker {
 	return chosen
 }
 
-// TreeKeeper follows the load with a tree, and holds on to one until the load has really
-// changed: every new tree moves connections. It is not safe for concurrent use.
+// TreeKeeper adapts a tree to the load, and keeps one until the load has changed beyond the band: every new
+// tree moves connections. It is not safe for concurrent use.
 type TreeKeeper struct {
 	Rule TreeRule
 
@@ -382,19 +385,18 @@ type TreeKeeper struct {
 	view    treeView
 }
 
-// Parents is the tree that it has now; nil: none.
+// Parents is the present tree; nil: none.
 func (k *TreeKeeper) Parents() []star.Worker { return k.parents }
 
-// Resume goes on with a tree that somebody else has built. Whether it is still wanted shows with the next load.
+// Resume continues with a tree that another keeper has built. The next load decides whether it stays.
 func (k *TreeKeeper) Resume(parents []star.Worker) { k.parents = slices.Clone(parents) }
 
-// Update takes a load and returns the parents of each worker, nil for no tree, and, when
-// they are others than before, why.
+// Update takes a load and returns the parents of each worker, nil for no tree, and a reason if they have
+// changed.
 //
-// Without a tree, one is built when the demand exceeds the capacity. With one, it is given
-// up when the demand is below the capacity by more than the band; it is built again when
-// the demand has moved by more than the band since it was built and another number of
-// reports is due, or when other workers can be in it.
+// Without a tree, one is built when the demand exceeds the capacity. A tree is removed when the demand is
+// below the capacity by more than the band. It is built again when the demand has moved by more than the
+// band since it was built and the number of reports changes, or when other workers can be in it.
 func (k *TreeKeeper) Update(l TreeLoad) (parents []star.Worker, why string) {
 	d, c := l.Demand(), k.Rule.Capacity
 	var next []star.Worker
@@ -404,7 +406,7 @@ func (k *TreeKeeper) Update(l TreeLoad) (parents []star.Worker, why string) {
 	case d < c*(1-band):
 	case !slices.Equal(k.able, l.Able):
 		if next = k.Rule.Build(l); next == nil && d >= c*(1-band) && d <= c {
-			// Still in the band: the same demand must not come and go with a worker.
+			// Still in the band: a tree must not come and go with a worker while the demand is the same.
 			next = k.Rule.Build(TreeLoad{Bytes: l.Bytes, Cycle: time.Duration(float64(l.Cycle) * d / c * (1 - 1e-6)),
 				Spare: l.Spare, Hosts: l.Hosts, Able: l.Able, Others: l.Others})
 		}

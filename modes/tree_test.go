@@ -91,15 +91,15 @@ func TestParseRefusesTree(t *testing.T) {
 		n    int
 		says string
 	}{
-		{"tree=", 2, "no worker"},
+		{"tree=", 2, "not a worker"},
 		{"tree=0(1", 2, "behind worker 0 is not closed"},
 		{"tree=0(1))", 2, "left over"},
-		{"tree=0()", 2, "no worker"},
+		{"tree=0()", 2, "not a worker"},
 		{"tree=0(1)2", 3, "left over"},
 		{"tree=0(2)", 2, "not in 0..1"},
-		{"tree=0(0)", 2, "worker 0 is there twice"},
-		{"tree=0(1),1(2)", 3, "worker 1 is there twice"},
-		{"tree=0(1(0))", 3, "worker 0 is there twice"},
+		{"tree=0(0)", 2, "worker 0 is named twice"},
+		{"tree=0(1),1(2)", 3, "worker 1 is named twice"},
+		{"tree=0(1(0))", 3, "worker 0 is named twice"},
 		{"tree=0-1(2)", 3, "need one parent"},
 		{"tree=0(1) tree=0(2)", 3, "not understood"},
 		{"tree=auto tree=0(2)", 3, "not understood"},
@@ -108,7 +108,7 @@ func TestParseRefusesTree(t *testing.T) {
 		{"ring-minus=2 tree=0(2)", 3, "worker 2 rides in group 0"},
 		{"ring-minus=2 tree=2(0)", 3, "worker 2 rides in group 0"},
 		{"tree=" + strings.Repeat("0(", 1e5), 3, "twice"},
-		{"tree=0(1;2)", 3, "no worker"},
+		{"tree=0(1;2)", 3, "not a worker"},
 	} {
 		_, err := Parse(c.in, c.n)
 		if err == nil || !strings.Contains(err.Error(), c.says) || len(err.Error()) > 1000 {

@@ -1,7 +1,7 @@
-// Package copies decides what a coordinator does about the copies of shards: which servers hold them, when members are
-// told of an update, what a copy said, and what follows when a server is lost. It is pure: no I/O, no clock, no
-// goroutine. Package replica has the rules and [engine.Copies] the queue of orders; here is what joins them. The
-// coordinator tells [Copies] of each event and carries out the [Effect] values that it returns, in their order.
+// Package copies decides what a coordinator does about the copies of shards: which servers hold them, when members
+// learn of an update, which measurements count, and what follows when a server is lost. It is pure: no I/O, no clock,
+// no goroutine. Package replica has the rules and [engine.Copies] the queue of orders; this package joins them. The
+// coordinator reports each event to [Copies] and carries out the [Effect] values that it returns, in their order.
 //
 // An order is in one of three places until every copy holds its firing:
 //
@@ -16,9 +16,10 @@
 //
 // The zero value is a job without copies of shards: the report of one server is enough, and nothing waits.
 //
-// Which servers hold a copy is agreed on before it is in force ([Persist]), so a process that takes the job over knows
-// every server that could still complete an update for the coordinator before it. recover.go has that process's side;
-// docs/decisions/0012-who-coordinates.md says why it is safe.
+// Invariants: workers see an update only when every copy holds it, so no loss of a server undoes it. The holders of a
+// copy are agreed on before they are in force ([Persist]), so a process that takes the job over knows every server that
+// could still complete an update for the coordinator before it. recover.go is that process's side;
+// decision 12 (docs/decisions) explains why it is safe.
 package copies
 
 import (
@@ -33,17 +34,17 @@ import (
 	"star/transport/wire"
 )
 
-// Copies is the coordinator's account of the copies of shards.
+// Copies is the coordinator's record of the copies of shards.
 type Copies struct {
 	table  *replica.Table // nil: shards have no copies
 	orders engine.Copies
 	shards []shard
 
-	lent  int64     // the firing up to which the copy that is being sent goes
-	retry time.Time // no other copy is begun before
-	short bool      // the log says that there is no server for a copy
+	lent  int64     // the firing at which the state of the present copy was taken
+	retry time.Time // no other copy begins before this time
+	short bool      // the run log has it that no server can take a copy
 
-	left   []replica.View   // takeover: by shard, as the coordinator before left them
+	left   []replica.View   // takeover: by shard, the view of the coordinator before
 	claims map[[2]int]int64 // takeover: by server and shard the last firing
 }
 
@@ -52,40 +53,40 @@ type shard struct {
 	norms  map[int]Norm // by server: the last
 }
 
-// Effect is one thing that the coordinator has to do.
+// Effect is one action of the coordinator.
 type Effect interface{ effect() }
 
 type (
-	// Persist makes views known to a successor. Where it fails, this process coordinates no more, and the effects
-	// behind it are left out.
+	// Persist makes views known to a successor. If it fails, this process does not coordinate any more, and leaves out
+	// the effects after it.
 	Persist struct{}
 	// Tell makes the view of a shard known to its holders, then to workers.
 	Tell struct{ Shard int }
-	// Seats says how many more copies a server has.
+	// Seats is the change in the number of copies of a server.
 	Seats struct{ Server, More int }
-	// Forget makes a server drop a copy that is in no view any more.
+	// Forget makes a server drop a copy that is not in any view.
 	Forget struct{ Server, Shard int }
-	// Note is a line of the run log. Its view is that of the moment.
+	// Note is a line of the run log. It has the view of that time.
 	Note struct{ runlog.Replica }
-	// Whole tells the engine of a gradient of which every copy has its slice, since a server is not waited for any
-	// more.
+	// Whole reports to the engine a gradient that has become complete, because a server is not waited for any more:
+	// every copy has its slice.
 	Whole struct {
 		Shard int
 		replica.Whole
 	}
 	// SaveAgain makes the new primary of a shard write its part of a checkpoint.
 	SaveAgain struct{ Shard int }
-	// Last says that a lost server had the last copy of a shard, which ends the job.
+	// Last: a lost server had the last copy of a shard, which ends the job.
 	Last struct{ Shard int }
 
 	// Copy begins to copy a shard to a server (package moves).
 	Copy struct{ Shard, Source, Target int }
-	// Short says that no server can take a copy of a shard, which has too few.
+	// Short: no server can take a copy of a shard, which has too few.
 	Short struct{ Shard, Copies, Want int }
 
-	// Fire tells primaries of a firing that all followers hold.
+	// Fire sends primaries a firing that all followers hold.
 	Fire struct{ *engine.Ready }
-	// Norm is what the primary of a shard said of a firing that primaries know.
+	// Norm is the report of the primary of a shard on a firing that primaries know.
 	Norm struct {
 		Server int
 		wire.Norm
@@ -109,8 +110,8 @@ func (Fire) effect()      {}
 func (Norm) effect()      {}
 func (Follow) effect()    {}
 
-// Place decides which servers hold copies of shards that have primaries. With want < 2 there are none. An error: there
-// are fewer servers than copies.
+// Place decides which servers hold copies of shards that have primaries. With want < 2 the result is off. An error:
+// there are fewer servers than copies.
 func Place(want int, servers []replica.Server, primaries []int) (Copies, error) {
 	if want < 2 {
 		return Copies{}, nil
@@ -130,20 +131,21 @@ func begin(t *replica.Table, shards int) Copies {
 	return k
 }
 
-// On says whether shards have copies.
+// On reports whether shards have copies.
 func (k *Copies) On() bool { return k.table != nil }
 
-// Has says whether a shard has copies.
+// Has reports whether a shard has copies.
 func (k *Copies) Has(shard int) bool { return shard >= 0 && shard < len(k.shards) }
 
-// View names the servers that hold a shard, and Want is how many are to. Both need copies (On).
+// View names the servers that hold a shard, and Want is the number of copies that it should have. Both need copies
+// (On).
 func (k *Copies) View(shard int) replica.View { return k.table.View(shard) }
 func (k *Copies) Want() int                   { return k.table.Want() }
 
 // Holders are the servers of a view, the primary first.
 func Holders(v replica.View) []int { return append([]int{v.Primary}, v.Followers...) }
 
-// Without returns a shard all of whose holders are gone or leave, and false if each shard has a holder.
+// Without returns a shard if all its holders have left or are leaving, and false if each shard has a holder.
 func (k *Copies) Without(going func(server int) bool) (shard int, without bool) {
 	shard = slices.IndexFunc(k.Views(), func(v replica.View) bool {
 		return !slices.ContainsFunc(Holders(v), func(s int) bool { return !going(s) })
@@ -151,20 +153,20 @@ func (k *Copies) Without(going func(server int) bool) (shard int, without bool) 
 	return shard, shard >= 0
 }
 
-// Loaded notes whether a server has the parameters of a shard.
+// Loaded records whether a server has the parameters of a shard.
 func (k *Copies) Loaded(server, shard int, has bool) {
 	if k.On() {
 		k.shards[shard].loaded[server] = has
 	}
 }
 
-// Ready says whether every copy of a shard has its parameters, as far as they said so. Without copies the one server
-// that says so is enough.
+// Ready reports whether every copy of a shard has reported that it has its parameters. Without copies the report of the
+// one server is enough.
 func (k *Copies) Ready(shard int) bool {
 	return !k.On() || !slices.ContainsFunc(Holders(k.View(shard)), func(s int) bool { return !k.shards[shard].loaded[s] })
 }
 
-// Spares says whether another server that is there has the parameters of each shard that a server holds.
+// Spares reports whether, for each shard of a server, another live server has its parameters.
 func (k *Copies) Spares(server int, gone func(server int) bool) bool {
 	for i, v := range k.Views() {
 		if v.Has(server) && !slices.ContainsFunc(Holders(v), func(s int) bool { return s != server && k.shards[i].loaded[s] && !gone(s) }) {
@@ -174,29 +176,29 @@ func (k *Copies) Spares(server int, gone func(server int) bool) bool {
 	return k.On()
 }
 
-// Answers says whether the reports of a server count for a shard.
+// Answers reports whether the reports of a server count for a shard.
 func (k *Copies) Answers(server, shard int) bool {
 	return !k.On() || k.Has(shard) && k.View(shard).Primary == server
 }
 
-// Stored takes that a server holds its slice of a gradient. When every copy does, it returns what they say of it, else
+// Stored records that a server holds its slice of a gradient. When every copy does, it returns their measurements, else
 // nil.
 func (k *Copies) Stored(server int, m wire.Stored) []replica.Sum {
-	if !k.Has(m.Shard) { // the engine says what is wrong with it, if anything
+	if !k.Has(m.Shard) { // the engine checks it
 		return []replica.Sum{{Server: server, Sum2: m.Sum2}}
 	}
 	return k.table.Stored(m.Shard, server, replica.Gradient{Worker: m.Worker, Step: m.Step}, m.Sum2)
 }
 
-// Held takes that a copy holds firings. Next says what follows.
+// Held records that a copy holds firings. Next returns what follows.
 func (k *Copies) Held(server int, m wire.Held) { k.table.Held(m.Shard, server, m.Term, m.Seq) }
 
-// Said takes what a copy says of a firing. Next passes it on when the copy is the primary and primaries know of the
-// firing: after a change of primary the new one says it again.
+// Said records a copy's report on a firing. Next returns it when the copy is the primary and primaries know of the
+// firing. After a change of primary the new one reports again.
 func (k *Copies) Said(n Norm) { k.shards[n.Shard].norms[n.Server] = n }
 
-// Offer puts an order behind those that wait. It returns the servers that are followers of any shard, which are to be
-// told of its firing now; none if it has no firing.
+// Offer appends an order to the queue. It returns the servers that are followers of any shard, to which the caller
+// sends its firing now; none if it has no firing.
 func (k *Copies) Offer(o *engine.Ready) (followers []int) {
 	k.orders.Offer(o)
 	if o.Fire.Seq == 0 {
@@ -209,14 +211,14 @@ func (k *Copies) Offer(o *engine.Ready) (followers []int) {
 	return slices.Compact(followers)
 }
 
-// Keep makes a release wait for what is before it. It reports false when nothing is.
+// Keep makes a release wait for the orders before it. It reports false if there is no such order.
 func (k *Copies) Keep(r wire.Release) bool { return k.orders.Keep(r) }
 
-// Strike removes a worker that is gone from what waits.
+// Strike removes a worker that has left from waiting orders.
 func (k *Copies) Strike(w star.Worker) { k.orders.Strike(w) }
 
-// Next is what copies hold now and is to be done: a firing for primaries, else a norm, else an order for workers. nil:
-// nothing. It is asked again, until there is nothing, whenever a copy has said something or is gone.
+// Next is the next effect of the reports of copies: a firing for primaries, else a norm, else an order for workers.
+// nil: nothing. The caller repeats it until it is nil, after each report and each loss of a copy.
 func (k *Copies) Next() Effect {
 	if !k.On() {
 		return nil
@@ -240,13 +242,13 @@ func (k *Copies) Next() Effect {
 	return nil
 }
 
-// Waiting says whether an order waits.
+// Waiting reports whether an order waits.
 func (k *Copies) Waiting() bool {
 	_, waits := k.orders.Waits()
 	return waits
 }
 
-// Waits names the servers that have not reported to hold the first order that waits; empty: none.
+// Waits names the servers that have not reported that they hold the first waiting order; empty: no order waits.
 func (k *Copies) Waits() string {
 	seq, waits := k.orders.Waits()
 	if !waits {
@@ -257,11 +259,11 @@ func (k *Copies) Waits() string {
 		behind = append(behind, k.table.Behind(i, seq)...)
 	}
 	slices.Sort(behind)
-	return fmt.Sprintf("the word of servers %v that they hold firing %d", slices.Compact(behind), seq)
+	return fmt.Sprintf("servers %v to report that they hold firing %d", slices.Compact(behind), seq)
 }
 
-// Gone takes the loss of a server. Of each shard of which it was the primary a follower becomes one, under a higher
-// term; gradients that only it lacked are whole by that.
+// Gone records the loss of a server. A follower becomes the primary of each shard that it was the primary of, under a
+// higher term. Gradients that lacked only its slice are complete then.
 func (k *Copies) Gone(server int, why string) (effects []Effect) {
 	changes := k.table.Lost(server)
 	if i := slices.IndexFunc(changes, func(c replica.Change) bool { return c.Gone }); i >= 0 {
@@ -301,10 +303,10 @@ func (k *Copies) note(l runlog.Replica) Effect {
 	return Note{l}
 }
 
-// pause is how long nothing is copied after it has failed.
+// pause is the time without copies after one has failed.
 const pause = 2 * time.Second
 
-// Tick begins a copy where one is missing, if a server can take it. It is called while nothing is copied.
+// Tick begins a missing copy, if a server can take it. It is called while no copy is under way.
 func (k *Copies) Tick(now time.Time, servers []replica.Server) (effects []Effect) {
 	if !k.On() || now.Before(k.retry) {
 		return nil
@@ -326,15 +328,15 @@ func (k *Copies) Tick(now time.Time, servers []replica.Server) (effects []Effect
 	return effects
 }
 
-// Lend takes that a copy is being sent: from now on no gradient is whole without it. The copy is of the state behind
-// the firing seq; every later one it gets itself.
+// Lend records that a copy is being sent: from now on no gradient is complete without it. The copy is of the state
+// after firing seq; the server receives every later firing itself.
 func (k *Copies) Lend(shard, server int, seq int64) error {
 	k.lent = seq
 	_, err := k.table.Join(shard, server)
 	return err
 }
 
-// Share makes the copy that was lent one that counts.
+// Share makes the lent copy one that counts.
 func (k *Copies) Share(shard, server int, took time.Duration) ([]Effect, error) {
 	if _, err := k.table.Joined(shard, k.lent); err != nil {
 		return nil, err
@@ -343,7 +345,7 @@ func (k *Copies) Share(shard, server int, took time.Duration) ([]Effect, error) 
 	return []Effect{Persist{}, Seats{server, 1}, k.note(line), Tell{shard}}, nil
 }
 
-// Uncopied takes that a copy was given up before it counted. Another one is tried after a pause.
+// Uncopied records that a copy was abandoned before it counted. Another one begins after a pause.
 func (k *Copies) Uncopied(now time.Time, shard, server int, why string) []Effect {
 	return append([]Effect{k.uncopied(now, shard, server, why)}, whole(shard, k.table.GiveUp(shard))...)
 }
@@ -353,8 +355,8 @@ func (k *Copies) uncopied(now time.Time, shard, server int, why string) Effect {
 	return k.note(runlog.Replica{Shard: shard, Event: "uncopied", Server: server, Why: why})
 }
 
-// Unshare takes back a copy that counts and may lack what its source had still to pass on. A source that is lost, too,
-// is yet to be taken out of the view (Gone), which is told then.
+// Unshare withdraws a copy that counts and may lack gradients that its source still had to pass on. lost: the source is
+// lost too, and Gone follows, which sends the new view.
 func (k *Copies) Unshare(now time.Time, shard, server int, why string, lost bool) []Effect {
 	if !k.View(shard).Has(server) {
 		return nil

@@ -8,15 +8,15 @@ import (
 	"star/runlog"
 )
 
-// A process that takes the job over begins with the views that the coordinator before has left (Inherit), hears what
-// servers claim to hold (Claim), and makes views of those that are there (Recover). An update counts when all of a view
-// hold it. So one server of the view that reports to this process is enough for the coordinator before to complete no
-// more updates, and it knows all that were complete. A server that does not come is taken out of the view.
+// A process that takes the job over begins with the views of the coordinator before it (Inherit), receives the claims
+// of servers (Claim), and makes views of the live ones (Recover). An update counts when all servers of a view hold it.
+// So as soon as one server of the view has reported to this process, the coordinator before cannot complete any more
+// updates, and that server knows all complete ones. A server that does not connect is taken out of the view.
 
-// Inherit begins with the views that the coordinator before has left.
+// Inherit begins with the views of the coordinator before.
 func Inherit(want int, views []replica.View, term int64) Copies {
-	// The terms are not those of the next views, which depend on the servers that come; but a job that has not begun to
-	// train needs them all.
+	// These terms are not those of the next views, which depend on the servers that connect; but a job that has
+	// not begun to train needs all of them.
 	own := slices.Clone(views)
 	for i := range own {
 		own[i].Term = max(own[i].Term, term<<32) + 1
@@ -26,8 +26,8 @@ func Inherit(want int, views []replica.View, term int64) Copies {
 	return k
 }
 
-// Claim takes the last firing that a server says it holds of a shard. Disclaim forgets all claims of a server, because
-// its connection has ended.
+// Claim records the last firing that a server reports to hold of a shard. Disclaim forgets all claims of a server,
+// because its connection has ended.
 func (k *Copies) Claim(server, shard int, seq int64) { k.claims[[2]int{server, shard}] = seq }
 
 func (k *Copies) Disclaim(server int) {
@@ -36,7 +36,7 @@ func (k *Copies) Disclaim(server int) {
 	}
 }
 
-// Elsewhere says whether of each shard another server that is there claims a copy.
+// Elsewhere reports whether for each shard another live server claims a copy.
 func (k *Copies) Elsewhere(server int, here func(server int) bool) bool {
 	for shard, v := range k.left {
 		if !slices.ContainsFunc(Holders(v), func(s int) bool {
@@ -49,8 +49,8 @@ func (k *Copies) Elsewhere(server int, here func(server int) bool) bool {
 	return k.On()
 }
 
-// Recover makes the views from what servers that are there claim. Only servers of a view that was agreed on count.
-// Firings behind from, up to to, are to be offered again. An error: of one shard no copy is there.
+// Recover makes the views from the claims of live servers. Only servers of an agreed view count. The caller offers the
+// firings after from, up to to, again. An error: a shard has no live copy.
 func (k *Copies) Recover(term int64, here func(server int) bool) (from, to int64, err error) {
 	var claims []replica.Claim
 	for at, seq := range k.claims {
@@ -66,7 +66,7 @@ func (k *Copies) Recover(term int64, here func(server int) bool) (from, to int64
 	return from, to, nil
 }
 
-// Extras are the claims of servers that are there and in no view any more, in order.
+// Extras are the claims of live servers that are not in any view any more, in order.
 func (k *Copies) Extras(here func(server int) bool) (effects []Effect) {
 	for at := range k.claims {
 		if here(at[0]) && !k.View(at[1]).Has(at[0]) {
@@ -80,7 +80,7 @@ func (k *Copies) Extras(here func(server int) bool) (effects []Effect) {
 	return effects
 }
 
-// Missed has the lines on a server that held copies and has not come.
+// Missed is the lines about a server that held copies and has not connected.
 func (k *Copies) Missed(server int) (effects []Effect) {
 	for shard, v := range k.left {
 		if v.Has(server) {
@@ -88,13 +88,13 @@ func (k *Copies) Missed(server int) (effects []Effect) {
 			if v.Primary == server {
 				event = "promoted"
 			}
-			effects = append(effects, k.note(runlog.Replica{Shard: shard, Event: event, Server: server, Why: "it did not come to the coordinator that took over"}))
+			effects = append(effects, k.note(runlog.Replica{Shard: shard, Event: event, Server: server, Why: "it did not connect to the coordinator that took over"}))
 		}
 	}
 	return effects
 }
 
-// Counts is how many copies each server has. Without copies it is how many shards, of which owner names the servers.
+// Counts is the number of copies of each server. Without copies it is the number of shards, from their owners.
 func (k *Copies) Counts(owner []int) map[int]int {
 	counts := map[int]int{}
 	if !k.On() {

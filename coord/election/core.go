@@ -12,47 +12,51 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// The protocol's clock. A leader is heard of every beat; who has not heard of it for electionTicks beats, and up to as many
-// more by chance, tries to take its place. Those are etcd's own defaults for a local network.
+// The protocol's clock. A leader sends a heartbeat every beat. A member without one for electionTicks beats, plus a
+// random number of up to as many, starts an election. Those are etcd's defaults for a local network.
 const (
 	beat          = 100 * time.Millisecond
 	electionTicks = 10
 
-	// promise is how long a member that has answered a leader's question votes for nobody else, and does not stand for election itself, by its own clock. The library
-	// holds to it only while it knows whom it follows, and forgets that when it stands for election or hears of a later term. Without that it would not be shorter:
-	// a ticker may deliver one beat late and the next one on time, and the first comes less than a beat after the answer.
+	// promise is how long a member that has answered a leader's question grants no vote to another member and does
+	// not start an election, by its own clock. The library guarantees that only while it knows its leader, and
+	// forgets the leader when it starts an election or receives a later term. Even without that it could not be
+	// longer: a ticker may deliver one beat late and the next one on time, and the first comes less than a beat
+	// after the answer.
 	promise = (electionTicks - 2) * beat
 
-	// lease is how long a leader may rely on nobody else being elected, from the moment in which it sent a question that a
-	// majority answered. The beat between the two is for clocks that do not agree on how long a second is.
+	// lease is how long a leader can rely on no other member being elected, from the time at which it sent a
+	// question that a majority has answered. The beat between the two allows for clocks that run at different
+	// rates.
 	lease = promise - beat
 )
 
-// compactAfter is how many entries a log has before the older ones are replaced by what they came to.
+// compactAfter is the number of entries of a log after which a snapshot replaces the older ones.
 const compactAfter = 256
 
-// entry is what members agree on, one after the other.
+// entry is one step of the agreement.
 type entry struct {
 	Term  uint64 `json:"term"` // of the leadership in which it was proposed
 	Rank  int    `json:"rank"` // of its holder
 	Begin bool   `json:"begin,omitempty"`
 	ID    uint64 `json:"id,omitempty"` // its proposer's own
 	Note  []byte `json:"note,omitempty"`
-	Add   bool   `json:"add,omitempty"`  // the note is one more, and takes no other's place
-	Over  bool   `json:"over,omitempty"` // nothing is left to agree on
+	Add   bool   `json:"add,omitempty"`  // the note is appended to the others; else it replaces them
+	Over  bool   `json:"over,omitempty"` // the job is over: this is the last entry
 }
 
-// agreed is what the entries come to. It is a state machine of its own: the same entries make the same agreed.
+// agreed is the state after the agreed entries. It is a deterministic state machine: the same entries give the same
+// state.
 type agreed struct {
-	Term  uint64         `json:"term"`            // of the last leadership that began
-	Rank  int            `json:"rank"`            // of its holder
-	Note  []byte         `json:"note"`            // the last one
-	Added [][]byte       `json:"added,omitempty"` // to it, in order
-	Over  bool           `json:"over,omitempty"`
-	Seats map[int]holder `json:"seats,omitempty"` // by rank: who has the place of a founder now
+	Term   uint64         `json:"term"`            // of the last leadership that began
+	Rank   int            `json:"rank"`            // of its holder
+	Note   []byte         `json:"note"`            // the last one
+	Added  [][]byte       `json:"added,omitempty"` // to it, in order
+	Over   bool           `json:"over,omitempty"`
+	Places map[int]holder `json:"seats,omitempty"` // by rank: the process that has replaced the founder
 }
 
-// apply takes in an entry. It reports false for one of a leadership that was over when the entry was agreed on.
+// apply applies an entry. It reports false for an entry of a leadership that was over when it was agreed on.
 func (a *agreed) apply(e entry) bool {
 	switch {
 	case e.Begin && e.Term > a.Term:
@@ -71,36 +75,42 @@ func (a *agreed) apply(e entry) bool {
 	return true
 }
 
-// core is one member's part in the protocol: messages and the time in, messages out. It has no network, no clock and no
-// goroutine; only the library's choice of how long to wait for a leader is left to chance.
+// core is one member's part of the protocol: messages and the time in, messages out. It has no network, no clock and no
+// goroutine; only the library's election timeout is random.
+//
+// Invariants: term is not 0 only while this member leads and its Begin entry was applied. Before bound it grants no
+// vote, except to a member that the leader has asked to take over. A record is written (keep) before the messages that
+// depend on it are returned.
 type core struct {
 	self   uint64 // founderID or lateID
 	rank   int
 	node   *raft.RawNode
 	store  *raft.MemoryStorage
 	state  agreed
-	now    time.Duration // the time, as last told
-	until  time.Duration // the lease's end; 0: none
-	bound  time.Duration // the end of what this member has promised
-	term   uint64        // that of the leadership that this member holds; 0: none
+	now    time.Duration // the latest time that it was given
+	until  time.Duration // end of the lease; 0: none
+	bound  time.Duration // end of this member's promise
+	term   uint64        // of the leadership that this member holds; 0: none
 	asked  uint64        // the term in which it proposed to begin one
 	nextID uint64
-	waits  map[uint64]bool // notes that were proposed in this leadership and are not agreed on yet
-	done   []uint64        // those that are, since the last look
+	waits  map[uint64]bool // notes of this leadership that are proposed and not agreed on
+	done   []uint64        // notes that were agreed on since the last publish
 	index  uint64          // of the last entry that was applied
 	first  uint64          // of the log
 
-	keep  func(raftpb.Message, bool) // writes a record down, synchronously if the flag says so, before anything that follows from it is said; nil: it is kept in memory only
-	kept  func()                     // a log was replaced by a snapshot
-	short uint64                     // compactAfter
+	// keep writes a record before the messages that depend on it are sent, synchronously if the flag says so; nil: the
+	// state is in memory only.
+	keep  func(raftpb.Message, bool)
+	kept  func() // called when a snapshot has replaced a part of the log
+	short uint64 // compactAfter
 
-	conf     raftpb.ConfState         // who votes
-	heard    map[uint64]time.Duration // when each member was heard of last
-	common   time.Duration            // what the clock of all members is ahead of this one's: see follow
-	leaderOf uint64                   // the term of the leader that common is of
-	led      uint64                   // the term of which since tells
+	conf     raftpb.ConfState         // the voters
+	heard    map[uint64]time.Duration // by member: time of its last message
+	common   time.Duration            // difference of the group's clock to this member's: see follow
+	leaderOf uint64                   // the term of the leader that common is from
+	led      uint64                   // the term that since belongs to
 	since    time.Duration            // when this member began to lead
-	resigned uint64                   // the term that this member gave up by itself
+	resigned uint64                   // the term in which this member resigned
 }
 
 func newCore(rank, members int, log *slog.Logger) (*core, error) {
@@ -108,7 +118,7 @@ func newCore(rank, members int, log *slog.Logger) (*core, error) {
 	for r := range members {
 		voters = append(voters, founderID(r))
 	}
-	// Everybody begins with the same empty snapshot, in which everybody is a member.
+	// All founders begin with the same empty snapshot, in which all of them vote.
 	store := raft.NewMemoryStorage()
 	empty, _ := json.Marshal(agreed{Rank: -1})
 	start := raftpb.Snapshot{Data: empty, Metadata: raftpb.SnapshotMetadata{Index: 1, Term: 1, ConfState: raftpb.ConfState{Voters: voters}}}
@@ -125,7 +135,7 @@ func newCore(rank, members int, log *slog.Logger) (*core, error) {
 	return c, err
 }
 
-// newLateCore is the part of a process that comes in the place of one of its rank that has ended. It knows nothing, and votes for nobody, before the
+// newLateCore is the part of a process that replaces one of its rank. It has no state, and does not vote before the
 // others have agreed that it has the place.
 func newLateCore(id uint64, log *slog.Logger) (*core, error) {
 	return coreOf(id, raft.NewMemoryStorage(), 0, log)
@@ -143,14 +153,14 @@ func coreOf(id uint64, store *raft.MemoryStorage, applied uint64, log *slog.Logg
 	return &core{self: id, rank: rankOf(id), node: node, store: store, state: agreed{Rank: -1}, short: compactAfter, waits: map[uint64]bool{}, heard: map[uint64]time.Duration{}}, nil
 }
 
-// tick tells that a beat has passed.
+// tick advances the clock by a beat.
 func (c *core) tick(now time.Duration) {
 	c.now = max(c.now, now)
 	c.node.Tick()
 	if !c.leads() {
 		return
 	}
-	if c.resigned == c.node.BasicStatus().Term { // whoever was asked has not taken over
+	if c.resigned == c.node.BasicStatus().Term { // the member that was asked has not taken over
 		if next, _ := c.successors(); next > 0 {
 			c.node.TransferLeader(next)
 		}
@@ -159,7 +169,7 @@ func (c *core) tick(now time.Duration) {
 	}
 }
 
-// question is what a leader asks members every beat, which says when, by its own clock and by that of all members.
+// question is the payload of a leader's heartbeat: the time, by its own clock and by the group's.
 func question(own, common time.Duration) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(own)), uint64(common))
 }
@@ -172,37 +182,38 @@ func parseQuestion(b []byte) (own, common time.Duration, ok bool) {
 	return own, common, own >= 0 && common >= 0
 }
 
-// follow has this member know the time by the clock of all members, which is the leader's: whoever leads next goes on with it. No wall clock has a part in it. What is
-// on its way for longest says least, so of one leader the highest counts.
+// follow updates this member's estimate of the group's clock, which is the leader's: the next leader continues it. It
+// does not depend on wall clocks. The message with the shortest delay is the most accurate one, so of one leader the
+// highest estimate counts.
 func (c *core) follow(term uint64, common time.Duration) {
 	if ahead := common - c.now; term != c.leaderOf || ahead > c.common {
 		c.leaderOf, c.common = term, ahead
 	}
 }
 
-// campaign tries to be elected at once, where no promise stands against it.
+// campaign starts an election at once, unless this member's promise forbids it.
 func (c *core) campaign() {
 	if c.now >= c.bound {
 		c.node.Campaign()
 	}
 }
 
-// step takes in a message of another member, which said who it is when it connected.
+// step processes a message of another member; from is the identity of its connection.
 func (c *core) step(from uint64, m raftpb.Message, now time.Duration) error {
 	c.now = max(c.now, now)
 	switch last := c.node.BasicStatus(); {
 	case m.From != from || rankOf(m.To) != c.rank:
 		return fmt.Errorf("election: a message from %x to %x on the connection of member %d (%x)", m.From, m.To, rankOf(from), from)
 	case raftpb.MessageType_name[int32(m.Type)] == "":
-		return fmt.Errorf("election: a message of type %d of member %d, which there is not", m.Type, rankOf(from))
+		return fmt.Errorf("election: a message of type %d of member %d: unknown type", m.Type, rankOf(from))
 	case m.To != c.self:
-		return nil // to who had this place before, or has it now
+		return nil // for an earlier or later process of this rank
 	case raft.IsLocalMsg(m.Type), m.Type == raftpb.MsgProp:
-		return fmt.Errorf("election: a message %v of member %d, which members keep to themselves", m.Type, rankOf(from))
+		return fmt.Errorf("election: a message %v of member %d: members must not send it", m.Type, rankOf(from))
 	case m.Term == 0, !sequel(m):
 		return fmt.Errorf("election: a message %v of member %d without a term, or with entries that do not follow each other", m.Type, rankOf(from))
 	case m.Type == raftpb.MsgHeartbeat && m.Term >= last.Term && m.Commit > c.lastIndex():
-		return fmt.Errorf("election: member %d says that %d entries are agreed on, here are %d", rankOf(from), m.Commit, c.lastIndex())
+		return fmt.Errorf("election: member %d reports that %d entries are agreed on; this member has %d", rankOf(from), m.Commit, c.lastIndex())
 	}
 	c.heard[from] = c.now
 	switch m.Type {
@@ -211,7 +222,7 @@ func (c *core) step(from uint64, m raftpb.Message, now time.Duration) error {
 			return nil
 		}
 	}
-	// What cannot be, a member with other bugs than ours may say all the same: it must not end this process.
+	// A member with other bugs may send an impossible message: it must not end this process.
 	var err error
 	func() {
 		defer func() {
@@ -232,8 +243,8 @@ func (c *core) step(from uint64, m raftpb.Message, now time.Duration) error {
 	return err
 }
 
-// sequel says whether the entries of a message follow the one that it names, and each other. The library takes that for granted, and would apply one of a number that
-// was agreed on before again and again.
+// sequel reports whether the entries of a message are consecutive and follow the one that it names. The library assumes
+// that, and would apply an entry with the number of an agreed one again and again.
 func sequel(m raftpb.Message) bool {
 	index, term := m.Index, m.LogTerm
 	for _, e := range m.Entries {
@@ -246,21 +257,21 @@ func sequel(m raftpb.Message) bool {
 	return true
 }
 
-// errBroken: the protocol's state is not to be relied on any more.
-var errBroken = errors.New("this member takes no part any more")
+// errBroken: the protocol's state cannot be relied on any more.
+var errBroken = errors.New("this member does not take part any more")
 
 func (c *core) lastIndex() uint64 {
 	i, _ := c.store.LastIndex()
 	return i
 }
 
-// leads says whether this member is the leader of the protocol, by what it knows.
+// leads reports whether this member is the protocol's leader, as far as it knows.
 func (c *core) leads() bool { return c.node.BasicStatus().RaftState == raft.StateLeader }
 
-// leader is the rank of the leader; -1: not known.
+// leader is the rank of the leader; -1: unknown.
 func (c *core) leader() int { return rankOf(c.node.BasicStatus().Lead) }
 
-// proposeEntry has members agree on an entry in this leadership, which gets the term, the rank and an ID. done will have the ID.
+// proposeEntry proposes an entry of this leadership, and sets its term, rank and ID. done will have the ID.
 func (c *core) proposeEntry(e entry) (id uint64, err error) {
 	if c.term == 0 {
 		return 0, ErrLeadershipLost
@@ -285,7 +296,7 @@ func (c *core) offer(e entry) error {
 	return nil
 }
 
-// ready does what is due and returns the messages that are to be sent.
+// ready processes what the library has ready and returns the messages to send.
 func (c *core) ready() (out []raftpb.Message, err error) {
 	for c.node.HasReady() {
 		rd := c.node.Ready()
@@ -293,9 +304,9 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 			if err := c.store.ApplySnapshot(rd.Snapshot); err != nil {
 				return out, err
 			}
-			var state agreed // what the snapshot leaves out is not there any more
+			var state agreed // a new one: fields that the snapshot lacks are empty
 			if err := json.Unmarshal(rd.Snapshot.Data, &state); err != nil {
-				return out, fmt.Errorf("election: what was agreed on: %w", err)
+				return out, fmt.Errorf("election: the snapshot's state: %w", err)
 			}
 			c.state = state
 			c.index, c.first = rd.Snapshot.Metadata.Index, rd.Snapshot.Metadata.Index+1
@@ -316,13 +327,13 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 		for _, e := range rd.CommittedEntries {
 			c.index = e.Index
 			if e.Type == raftpb.EntryConfChangeV2 {
-				if err := c.reseat(e.Data); err != nil {
+				if err := c.applyMembership(e.Data); err != nil {
 					return out, fmt.Errorf("election: entry %d: %w", e.Index, err)
 				}
 				continue
 			}
 			if len(e.Data) == 0 || e.Type != raftpb.EntryNormal {
-				continue // of a leader that was elected
+				continue // the empty entry of a new leader
 			}
 			var it entry
 			if err := json.Unmarshal(e.Data, &it); err != nil {
@@ -331,7 +342,7 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 			c.take(it)
 		}
 		for _, r := range rd.ReadStates {
-			if own, _, ok := parseQuestion(r.RequestCtx); ok { // a majority has answered what was asked then
+			if own, _, ok := parseQuestion(r.RequestCtx); ok { // a majority has answered this question
 				c.until = max(c.until, own+lease)
 			}
 		}
@@ -343,9 +354,9 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 		switch m.Type {
 		case raftpb.MsgSnap:
 			c.node.ReportSnapshot(m.To, raft.SnapshotFinish)
-		case raftpb.MsgHeartbeatResp: // the question was asked before now
+		case raftpb.MsgHeartbeatResp: // the question was sent before now
 			c.bound = c.now + promise
-		case raftpb.MsgAppResp: // as if it had been: who votes may change with it, and a lease rests on those who voted before
+		case raftpb.MsgAppResp: // like an answer: the voters may change with it, and a lease rests on those of before
 			if !m.Reject && m.Index > 0 {
 				c.bound = c.now + promise
 			}
@@ -354,7 +365,7 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 	return out, nil
 }
 
-// take applies an entry that members have agreed on.
+// take applies an agreed entry.
 func (c *core) take(e entry) {
 	if c.state.apply(e) && e.ID > 0 && c.waits[e.ID] && e.Rank == c.rank && e.Term == c.term {
 		delete(c.waits, e.ID)
@@ -362,7 +373,7 @@ func (c *core) take(e entry) {
 	}
 }
 
-// judge says whether this member holds a leadership.
+// judge updates whether this member holds a leadership.
 func (c *core) judge() {
 	st := c.node.BasicStatus()
 	if st.RaftState == raft.StateLeader && c.led != st.Term {
@@ -375,7 +386,8 @@ func (c *core) judge() {
 	}
 	switch {
 	case c.term > 0:
-	case c.state.Term == st.Term && c.state.Rank == c.rank: // with it, everything before it
+	// The Begin entry is applied, and so is every entry before it.
+	case c.state.Term == st.Term && c.state.Rank == c.rank:
 		c.term = st.Term
 	case c.asked < st.Term:
 		if c.offer(entry{Term: st.Term, Rank: c.rank, Begin: true}) == nil {
@@ -384,7 +396,7 @@ func (c *core) judge() {
 	}
 }
 
-// compact replaces older entries by what they came to.
+// compact replaces older entries by a snapshot.
 func (c *core) compact() {
 	if c.index-c.first < 2*c.short {
 		return
@@ -404,7 +416,7 @@ func (c *core) compact() {
 	}
 }
 
-// logger gives the library's lines to ours.
+// logger writes the library's log lines to ours.
 type logger struct{ log *slog.Logger }
 
 func (l logger) Debug(v ...any)                   { l.log.Debug(fmt.Sprint(v...)) }

@@ -136,7 +136,7 @@ func (w *world) letIn(p *player) {
 		}
 	}
 	for rank := range w.places {
-		if o := last[rank]; o != nil && !p.seated(o.self) && p.vacant(rank) {
+		if o := last[rank]; o != nil && !p.votes(o.self) && p.vacant(rank) {
 			p.admit(rank, o.life)
 		}
 	}

@@ -19,19 +19,21 @@ import (
 	"star/internal/exitcode"
 )
 
-// A member with a folder writes what it votes and what it is sent to a file before it says so to anybody. Started again it is the same member: it has its place, its
-// log and its vote. The file is a list of records, each of which is on disk before the next one is made; it is written anew, from the last snapshot on, when it has grown.
+// A member with a folder writes its votes and the entries that it receives to a file before it sends messages that
+// depend on them. After a restart it is the same member, with its place, its log and its vote. The file is a list of
+// records; each is on disk before the next one is written. When it has grown, it is rewritten, from the last snapshot
+// on.
 
 const (
 	diskName   = "agreed"
 	diskFormat = 1
 	diskMagic  = "star agreed 1\n"
 	recordHead = 8       // bytes: length and CRC-32C of what follows, big-endian
-	maxRecord  = 1 << 30 // bytes; more is no record
-	rewriteAt  = 1 << 20 // bytes beyond twice what the file had when it was written anew
+	maxRecord  = 1 << 30 // bytes; a longer record is an error
+	rewriteAt  = 1 << 20 // bytes beyond twice the size after the last rewrite
 )
 
-// mark is whose file it is.
+// mark is the identity of the file's member.
 type mark struct {
 	Format  int                `json:"format"`
 	Job     string             `json:"job"`
@@ -42,7 +44,7 @@ type mark struct {
 	Lives   map[int]holder     `json:"lives,omitempty"` // of the other founders
 }
 
-// DiskError: what a member keeps on disk is not what it can go on with, or cannot be written.
+// DiskError: a member cannot use what its folder contains, or cannot write to it.
 type DiskError struct {
 	Err  error
 	Code int
@@ -51,21 +53,22 @@ type DiskError struct {
 func (e *DiskError) Error() string { return e.Err.Error() }
 func (e *DiskError) Unwrap() error { return e.Err }
 
-// ExitCode is that of a file that is damaged, of others, or not writable.
+// ExitCode is that of a file that is damaged, of another member, or not writable.
 func (e *DiskError) ExitCode() int { return e.Code }
 
 // disk is the file of a member.
 type disk struct {
-	mu         sync.Mutex // held while it is written: tests have it be full
+	mu         sync.Mutex // held while it is written: tests simulate a full disk with it
 	f          *os.File
 	name       string
-	size, base int64 // bytes of whole records; when it was last written anew
+	size, base int64 // bytes of whole records, and after the last rewrite
 	mark       mark
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// openDisk opens the file of a member, or makes it, and returns the records there. Half a record at the end was never answered for, and is taken away.
+// openDisk opens the file of a member, or creates it, and returns its records. An incomplete record at the end is cut
+// off: no message depended on it.
 func openDisk(dir string, want mark) (d *disk, records []raftpb.Message, err error) {
 	name := filepath.Join(dir, diskName)
 	text, err := os.ReadFile(name)
@@ -83,17 +86,17 @@ func openDisk(dir string, want mark) (d *disk, records []raftpb.Message, err err
 	for _, r := range records {
 		if len(r.Context) > 0 {
 			if err := json.Unmarshal(r.Context, &d.mark); err != nil {
-				return nil, nil, &DiskError{fmt.Errorf("%s: whose file it is: %w", name, err), exitcode.Corrupt}
+				return nil, nil, &DiskError{fmt.Errorf("%s: the identity of the file: %w", name, err), exitcode.Corrupt}
 			}
 		}
 	}
 	switch m := d.mark; {
 	case m.Format != diskFormat:
-		err = &DiskError{fmt.Errorf("%s: format %d, and this program knows %d", name, m.Format, diskFormat), exitcode.Corrupt}
+		err = &DiskError{fmt.Errorf("%s: format %d, but this program reads format %d", name, m.Format, diskFormat), exitcode.Corrupt}
 	case m.Rank != want.Rank:
-		err = &DiskError{fmt.Errorf("%s: the file is of rank %d, and this is rank %d: give each its own folder", name, m.Rank, want.Rank), exitcode.Disagree}
+		err = &DiskError{fmt.Errorf("%s: the file is of rank %d, but this is rank %d: give each its own folder", name, m.Rank, want.Rank), exitcode.Disagree}
 	case m.Job != want.Job || !slices.Equal(m.Members, want.Members):
-		err = &DiskError{fmt.Errorf("%s: the file is of a member of %v, and this is one of %v: give the same list, in the same order, or another folder", name, m.Members, want.Members), exitcode.Disagree}
+		err = &DiskError{fmt.Errorf("%s: the file is of a member of %v, but this is one of %v: give the same list, in the same order, or another folder", name, m.Members, want.Members), exitcode.Disagree}
 	}
 	if err != nil {
 		return nil, nil, err
@@ -107,29 +110,30 @@ func openDisk(dir string, want mark) (d *disk, records []raftpb.Message, err err
 	return d, records, nil
 }
 
-// parseDisk reads a file of records, and how many of its bytes are whole ones. What is wrong before the last record is an error with its place.
+// parseDisk reads a file of records, and the number of its bytes in complete ones. Damage before the last record is an
+// error with its position.
 func parseDisk(name string, text []byte) (records []raftpb.Message, whole int, err error) {
 	if len(text) < len(diskMagic) || string(text[:len(diskMagic)]) != diskMagic {
-		return nil, 0, fmt.Errorf("%s:byte 0: this is not what a member of a group keeps (it begins with %q)", name, diskMagic)
+		return nil, 0, fmt.Errorf("%s:byte 0: not the file of a member of a group (which begins with %q)", name, diskMagic)
 	}
 	for whole = len(diskMagic); len(text)-whole >= recordHead; {
 		n, sum := int(binary.BigEndian.Uint32(text[whole:])), binary.BigEndian.Uint32(text[whole+4:])
 		end := whole + recordHead + n
-		if n <= maxRecord && end > len(text) { // half of one
+		if n <= maxRecord && end > len(text) { // incomplete
 			return records, whole, nil
 		}
 		bad := func(why string) error {
-			return fmt.Errorf("%s:byte %d: damaged: %s; take the folder away, and the member gets what the others have", name, whole, why)
+			return fmt.Errorf("%s:byte %d: damaged: %s; remove the folder, and the member gets the state of the others", name, whole, why)
 		}
 		if n > maxRecord {
-			return nil, 0, bad("a record of a length that there is not")
+			return nil, 0, bad("a record with an invalid length")
 		}
 		body := text[whole+recordHead : end]
 		if crc32.Checksum(body, castagnoli) != sum {
 			if end == len(text) {
 				return records, whole, nil
 			}
-			return nil, 0, bad("the checksum of a record is another one")
+			return nil, 0, bad("the checksum of a record is wrong")
 		}
 		var r raftpb.Message
 		if err := r.Unmarshal(body); err != nil {
@@ -150,7 +154,7 @@ func appendRecord(b []byte, r raftpb.Message) ([]byte, error) {
 	return append(b, body...), nil
 }
 
-// write appends a record and returns when it is on disk, if it must be. After an error nothing of it is there.
+// write appends a record and, with sync, returns when it is on disk. After an error the file is as before.
 func (d *disk) write(r raftpb.Message, sync bool) error {
 	b, err := appendRecord(nil, r)
 	if err != nil {
@@ -168,7 +172,7 @@ func (d *disk) write(r raftpb.Message, sync bool) error {
 	return nil
 }
 
-// rewrite replaces the file by one with the mark and what the store has; nil: nothing yet.
+// rewrite replaces the file by one with the mark and the content of the store; nil: none yet.
 func (d *disk) rewrite(store *raft.MemoryStorage) error {
 	r := raftpb.Message{}
 	if store != nil {
@@ -219,7 +223,7 @@ func (d *disk) close() {
 	}
 }
 
-// record is what must be on disk before anything that follows from a Ready is said.
+// record is what must be on disk before messages that depend on a Ready are sent.
 func record(rd raft.Ready) (r raftpb.Message, any bool) {
 	r = raftpb.Message{Entries: rd.Entries, Term: rd.HardState.Term, Vote: rd.HardState.Vote, Commit: rd.HardState.Commit}
 	if !raft.IsEmptySnap(rd.Snapshot) {
@@ -228,7 +232,7 @@ func record(rd raft.Ready) (r raftpb.Message, any bool) {
 	return r, len(rd.Entries) > 0 || !raft.IsEmptyHardState(rd.HardState) || r.Snapshot != nil
 }
 
-// whole is a record that comes to what a store has, from its snapshot on.
+// whole is one record with the content of a store, from its snapshot on.
 func whole(store *raft.MemoryStorage) (r raftpb.Message) {
 	hard, _, _ := store.InitialState()
 	r.Term, r.Vote, r.Commit = hard.Term, hard.Vote, hard.Commit
@@ -243,7 +247,7 @@ func whole(store *raft.MemoryStorage) (r raftpb.Message) {
 	return r
 }
 
-// restore makes the part of a member again of what it has written down. It keeps what it had promised as if it had done so now.
+// restore recreates a member's part from its records. Its promise counts from now.
 func restore(id uint64, records []raftpb.Message, log *slog.Logger) (*core, error) {
 	store, err := stored(records)
 	if err != nil {
@@ -264,7 +268,7 @@ func restore(id uint64, records []raftpb.Message, log *slog.Logger) (*core, erro
 	return c, nil
 }
 
-// stored is what records come to.
+// stored is the store after all records.
 func stored(records []raftpb.Message) (*raft.MemoryStorage, error) {
 	store := raft.NewMemoryStorage()
 	for i, r := range records {
@@ -288,14 +292,15 @@ func stored(records []raftpb.Message) (*raft.MemoryStorage, error) {
 			return nil
 		}()
 		if err != nil {
-			return nil, fmt.Errorf("record %d does not follow from those before: %w", i, err)
+			return nil, fmt.Errorf("record %d does not follow the ones before: %w", i, err)
 		}
 	}
 	return store, nil
 }
 
-// ReadDir is what the member of a folder (Config.Dir) knows to be agreed on, whether or not it runs: the last note, nil: there was none, and what was added to it, in
-// order. Others may have agreed on more since. Errors are *DiskError.
+// ReadDir is the state that the member of a folder (Config.Dir) knows to be agreed on, whether or not it runs: the
+// last note, nil if there was none, and the additions to it, in order. Other members may have agreed on more since.
+// Errors are *DiskError.
 func ReadDir(dir string) (note []byte, added [][]byte, err error) {
 	name := filepath.Join(dir, diskName)
 	text, err := os.ReadFile(name)

@@ -198,8 +198,8 @@ func TestBadDisk(t *testing.T) {
 	}{
 		"no such file":    {func([]byte) []byte { return []byte("nonsense of some length") }, own, 65, "agreed:byte 0: "},
 		"a bit":           {func(b []byte) []byte { b[len(diskMagic)+recordHead+2] ^= 1; return b }, own, 65, "agreed:byte 14: damaged"},
-		"a length":        {func(b []byte) []byte { b[len(diskMagic)] = 0xff; return b }, own, 65, "a length that there is not"},
-		"of another rank": {bytes.Clone, other(func(m *mark) { m.Rank = 2 }), 78, "is of rank 1, and this is rank 2"},
+		"a length":        {func(b []byte) []byte { b[len(diskMagic)] = 0xff; return b }, own, 65, "a record with an invalid length"},
+		"of another rank": {bytes.Clone, other(func(m *mark) { m.Rank = 2 }), 78, "is of rank 1, but this is rank 2"},
 		"another list":    {bytes.Clone, other(func(m *mark) { m.Members = []string{"b:1", "a:1", "c:1"} }), 78, "give the same list"},
 	} {
 		dir, text := make()

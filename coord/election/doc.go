@@ -1,23 +1,31 @@
-// Package election has several processes agree on which of them coordinates a job, and on the little that whoever comes
-// next must know.
+// Package election lets several processes agree on which of them coordinates a job, and on the state that its next
+// coordinator needs.
 //
-// The agreement is Raft (Ongaro and Ousterhout, In Search of an Understandable Consensus Algorithm, USENIX ATC 2014), and
-// the program that keeps it is etcd's, go.etcd.io/raft: a state machine without network, clock or disk. This package
-// brings it messages over our own connections, with the job's TLS or token, and time.
+// The agreement is Raft (Ongaro and Ousterhout, In Search of an Understandable Consensus Algorithm, USENIX ATC 2014).
+// Its implementation is etcd's, go.etcd.io/raft: a state machine without network, clock or disk. This package adds
+// time, and messages over the job's connections, with its TLS or token.
 //
-// A member that is elected and has learned all that was agreed before holds a [Leadership], with a term that is higher than that
-// of every leadership before. While the leadership lasts it may Note what its successor must know: that is agreed when Note returns.
+//	Run ──► form: founder ────────────────────────────┐
+//	          └──► late: waits for the place of its rank ──► follower ──► leader ──► Leadership
+//	                                                        ▲                            │
+//	                                                        └── lost, resigned, disk full ◄──┘
 //
-// Two promises, and what they rest on:
+// A member that is elected and has applied all earlier entries holds a [Leadership], with a higher term than every
+// leadership before. While it lasts, the member may note what its successor needs (SetNote, Add): the members have
+// agreed on it when the call returns.
 //
-//   - At any time at most one member's Hold returns nil. It rests on the members' clocks going at the same rate: a
+// Invariants:
+//
+//   - At any time at most one member's Hold returns nil. This assumes that the members' clocks run at the same rate: a
 //     lease, as in section 6.4.1 of Ongaro's thesis (Consensus: Bridging Theory and Practice, Stanford 2014).
-//   - What was noted in one leadership is known to all later ones. It rests on nothing but a majority being alive.
+//   - Every later leadership knows the notes of one. This assumes only that a majority is alive.
 //
-// The first one can be broken by a process that stands still between Hold and what it does next. Whoever must not hear two
-// coordinators compares their terms: shards do (package ps).
+// A process that is suspended between Hold and its next action can break the first one. So a process that must not obey
+// two coordinators compares their terms, as shards do (package ps).
 //
-// Members with a folder (Config.Dir) keep all of it on disk, and are the same ones when they are started again: what a majority's disks have is never lost. Others keep it in memory. One of these that ends has forgotten what it voted for, and is never taken for the same one when it is started again: as another
-// one, it gets the place when the rest has agreed on that. So a group of three survives the end of one, one of five that of two, and the end of others when these have
-// been replaced.
+// Members with a folder (Config.Dir) keep their state on disk, and are the same members after a restart: what a
+// majority's disks contain is never lost. Members without one keep it in memory. After a restart such a process no
+// longer knows its votes, so it is never taken for the same member: it gets the place of its rank as a new member,
+// once the others have agreed on that. So a group of three survives the end of one member, and a group of five that of
+// two, and more once these have been replaced.
 package election

@@ -21,24 +21,27 @@ import (
 	"star/transport/wire"
 )
 
-// Config is what one member must know.
+// Config is the settings of a member.
 type Config struct {
 	Job     string
 	Rank    int      // of this member
 	Members []string // addresses, by rank; 3 to wire.MaxCandidates
 	Network transport.Network
 
-	// Hello is how this member says who it is; Token, Version and Host are used.
+	// Hello identifies this member to the others; Token, Version and Host are used.
 	Hello wire.Hello
 
-	Dir   string // where this member keeps what it has agreed to, so that it is the same one when it is started again; empty: in memory. No other process may use it
-	Words Words  // what messages call things
+	// Dir is a folder for the state of this member, so that it is the same member after a restart; empty: the
+	// state is in memory. No other process may use the folder.
+	Dir   string
+	Words Words // what messages call things
 
-	JoinTimeout time.Duration // zero means 2 min: how long members may take to find each other
-	Log         *slog.Logger  // nil: nothing is logged
+	// JoinTimeout is how long members may take to find each other; zero means 2 min.
+	JoinTimeout time.Duration
+	Log         *slog.Logger // nil: nothing is logged
 }
 
-// Words are what messages call members and settings.
+// Words are the names of members and settings in messages.
 type Words struct {
 	Member  string // "star-ps"
 	Does    string // "coordinate the job"
@@ -69,40 +72,40 @@ func (e *FormError) Error() string {
 // ExitCode is that of a join that timed out.
 func (e *FormError) ExitCode() int { return exitcode.Lost }
 
-// LateError: a process that was started in the place of another one did not get it in time.
+// LateError: a process that is to replace another one of its rank did not get its place in time.
 type LateError struct {
 	Rank    int
 	Timeout time.Duration
-	Silent  []string // others that it has no connection to
+	Silent  []string // others without a connection to it
 	Words   Words
 }
 
 func (e *LateError) Error() string {
-	why := "whoever has it is there, or too few are left to agree"
+	why := "the present holder is alive, or too few members are left to agree"
 	if len(e.Silent) > 0 {
 		why += fmt.Sprintf("; no connection to %v", e.Silent)
 	}
-	return fmt.Sprintf("another process was %s %d before, and the others have not given this one its place within %v (%s): %s", e.Words.Member, e.Rank, e.Timeout, e.Words.Timeout, why)
+	return fmt.Sprintf("another process was %s %d before, and this one did not get its place within %v (%s): %s", e.Words.Member, e.Rank, e.Timeout, e.Words.Timeout, why)
 }
 
 // ExitCode is that of a join that timed out.
 func (e *LateError) ExitCode() int { return exitcode.Lost }
 
-// ReplacedError: the others were without this member for so long that they gave its place to another process.
+// ReplacedError: the others did not hear from this member for so long that they gave its place to another process.
 type ReplacedError struct {
 	Rank int
-	By   string // who has told
-	Word string // what members are called
+	By   string // the member that reports it
+	Word string // the word for a member
 }
 
 func (e *ReplacedError) Error() string {
-	return fmt.Sprintf("%s says that another process is %s %d now: this one was not heard of for %v, and another one was started with that --rank", e.By, e.Word, e.Rank, vacantAfter)
+	return fmt.Sprintf("%s reports that another process is %s %d now: this one was silent for %v, and another one was started with that --rank", e.By, e.Word, e.Rank, vacantAfter)
 }
 
 // ExitCode is that of two processes with one rank.
 func (e *ReplacedError) ExitCode() int { return exitcode.Disagree }
 
-// processIDLen is the length of what tells a process from another one of its rank.
+// processIDLen is the length of a number that distinguishes processes of one rank.
 const processIDLen = 16 // bytes
 
 // Times of connections between members.
@@ -110,60 +113,64 @@ const (
 	dialTime  = 2 * time.Second
 	sendTime  = 2 * time.Second
 	retryTime = 200 * time.Millisecond
-	noteTime  = 10 * time.Second       // how long a note may wait to be agreed on
-	handTime  = 3 * time.Second        // how long another member may take to begin to lead
-	fullTime  = 200 * time.Millisecond // between tries to write to a disk that is full
-	partTime  = 5 * time.Second        // how long a member that knows that all is over stays for others who may not
+	noteTime  = 10 * time.Second       // maximum time for agreement on a note
+	handTime  = 3 * time.Second        // maximum time for another member to begin to lead
+	fullTime  = 200 * time.Millisecond // between attempts to write to a full disk
+	// How long a member stays after the end of the job, for members that may not know of it.
+	partTime = 5 * time.Second
 )
 
-// Member is one of the coordinators' group. Make it with New, hand it connections with Accept, and Run it.
+// Member is one member of the group. Create it with New, pass it connections with Accept, and Run it.
+//
+// Goroutines: Run owns the core, the leadership and the notes. One goroutine per other member sends to it (speak), and
+// one per connection reads from it (Accept); they share the fields below mu with Run.
 type Member struct {
 	cfg  Config
 	log  *slog.Logger
 	own  [processIDLen]byte
-	disk *disk            // nil: nothing is kept
-	was  []raftpb.Message // that disk had
+	disk *disk            // nil: the state is in memory
+	was  []raftpb.Message // the records of disk at the start
 	full atomic.Pointer[error]
 	in   chan input
 	done chan struct{} // closed when Run has ended
 
 	mu      sync.Mutex
 	lives   map[int]holder // by rank: the process that has the place, as far as this one knows
-	turn    int            // of this one
-	agreed  map[int]bool   // others for whom this one is a founder
-	callers map[int]caller // processes in the place of others that want to be let in
-	here    map[int]int    // by rank: connections that it has made
-	met     chan struct{}  // a token when somebody was met
-	turned  chan struct{}  // closed when turn is another one
+	turn    int            // of this process
+	agreed  map[int]bool   // others that take this process for a founder
+	callers map[int]caller // processes that ask for a place
+	here    map[int]int    // by rank: connections from it
+	met     chan struct{}  // a token when another member has agreed
+	turned  chan struct{}  // closed when turn changes
 
 	status      atomic.Pointer[Status]
 	leaderships chan *Leadership
 
-	closed chan struct{} // closed when all is over, as this member knows
-	last   []byte        // the note then
+	closed chan struct{} // closed when the job is over, as this member knows
+	last   []byte        // the last note at that time
 
 	begun      time.Time
 	leadership *Leadership // Run's
 	notes      map[uint64]chan error
-	parts      map[int]bool // others that know that all is over
-	until      time.Time    // when this member goes nevertheless; zero: nothing is over
+	parts      map[int]bool // others that know that the job is over
+	until      time.Time    // when this member ends nevertheless; zero: the job is not over
 
-	admitAt time.Duration // when somebody may be let in again
+	admitAt time.Duration // earliest time of the next admission
 }
 
-// Status is what a member knows of the leadership.
+// Status is a member's knowledge of the leadership.
 type Status struct {
-	Term   int64 // of the protocol: leaderships have such numbers, not every number is one of a leadership
-	Leader int   // rank; -1: not known
+	Term   int64 // of the protocol: not every term has a leadership
+	Leader int   // rank; -1: unknown
 	Addr   string
 }
 
-// input is what reaches the member's goroutine.
+// input is an event for the member's goroutine.
 type input struct {
 	from       int
 	id         uint64 // of the process
 	msg        raftpb.Message
-	bye        bool // it knows that all is over
+	bye        bool // the sender knows that the job is over
 	note       []byte
 	add        bool
 	over       bool
@@ -172,7 +179,7 @@ type input struct {
 	answer     chan error // of a note
 }
 
-// New makes a member.
+// New creates a member.
 func New(cfg Config) (*Member, error) {
 	if n := len(cfg.Members); n < 3 || n > wire.MaxCandidates || cfg.Rank < 0 || cfg.Rank >= n {
 		return nil, fmt.Errorf("election: member %d of %d: want 3 to %d members, and a rank below that", cfg.Rank, n, wire.MaxCandidates)
@@ -203,10 +210,10 @@ func New(cfg Config) (*Member, error) {
 	return c, nil
 }
 
-// Missing lists the other members that have no connection to this one.
+// Missing lists the other members without a connection to this one.
 func (c *Member) Missing() []string { return c.silent() }
 
-// Full is why this member cannot write down what it has to: until it can it takes part in nothing. Nil: it can.
+// Full is the reason why this member cannot write its state: until it can, it does not take part. Nil: it can.
 func (c *Member) Full() error {
 	if err := c.full.Load(); err != nil {
 		return *err
@@ -214,10 +221,10 @@ func (c *Member) Full() error {
 	return nil
 }
 
-// Status is what this member knows now.
+// Status is what this member knows at present.
 func (c *Member) Status() Status { return *c.status.Load() }
 
-// Closed is closed when members have agreed, as far as this one knows, that all is over (Leadership.Close).
+// Closed is closed when members have agreed, as far as this one knows, that the job is over (Leadership.Close).
 func (c *Member) Closed() <-chan struct{} { return c.closed }
 
 // Last is the last note that was agreed on, once Closed is closed.
@@ -230,7 +237,7 @@ func (c *Member) Last() []byte {
 	}
 }
 
-// Await waits until this member holds a leadership that it has not been told of. The error is that of Run, or ctx's.
+// Await waits for a leadership of this member that it has not returned before. The error is that of Run, or ctx's.
 func (c *Member) Await(ctx context.Context) (*Leadership, error) {
 	select {
 	case r := <-c.leaderships:
@@ -242,7 +249,7 @@ func (c *Member) Await(ctx context.Context) (*Leadership, error) {
 	}
 }
 
-// Accept serves the connection of another member until it ends. payload is its Hello's.
+// Accept serves the connection of another member until it ends. payload is that of its Hello.
 func (c *Member) Accept(ctx context.Context, conn transport.Conn, h wire.Hello, payload []byte) error {
 	defer conn.Close()
 	refuse := func(exit int, err error) error {
@@ -254,23 +261,23 @@ func (c *Member) Accept(ctx context.Context, conn transport.Conn, h wire.Hello, 
 	case h.Job != c.cfg.Job:
 		return refuse(exitcode.Disagree, fmt.Errorf("this is %s %q, not %q (%s)", c.cfg.Words.Job, c.cfg.Job, h.Job, c.cfg.Words.Named))
 	case h.Role != wire.RoleServer || h.Rank < 0 || h.Rank >= len(c.cfg.Members) || h.Rank == c.cfg.Rank:
-		return refuse(exitcode.Disagree, fmt.Errorf("%s %d is not one of the %d that may %s, or takes my place, %d (%s, --rank)",
+		return refuse(exitcode.Disagree, fmt.Errorf("%s %d is not one of the %d that may %s, or has this process's rank, %d (%s, --rank)",
 			h.Role, h.Rank, len(c.cfg.Members), c.cfg.Words.Does, c.cfg.Rank, c.cfg.Words.Members))
 	}
-	who, err := parseGreeting(payload)
+	g, err := parseGreeting(payload)
 	if err != nil {
 		return refuse(exitcode.Disagree, fmt.Errorf("%s %d: %w", c.cfg.Words.Member, h.Rank, err))
 	}
-	says := c.greet(h.Rank, who)
+	says := c.greet(h.Rank, g)
 	conn.SetPeer(fmt.Sprintf("coordinator %d (%s)", h.Rank, conn.RemoteAddr()))
 	conn.SetWriteDeadline(time.Now().Add(sendTime))
 	if err := transport.Send(conn, wire.Welcome{Rank: h.Rank}, append(c.own[:], byte(says))); err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	defer c.connected(h.Rank, who)()
+	defer c.connected(h.Rank, g)()
 	for {
-		conn.SetReadDeadline(time.Time{}) // a follower may have nothing to say for long
+		conn.SetReadDeadline(time.Time{}) // a follower may be silent for long
 		f, err := conn.Recv()
 		if err != nil {
 			return err
@@ -287,9 +294,9 @@ func (c *Member) Accept(ctx context.Context, conn transport.Conn, h wire.Hello, 
 		if err != nil {
 			return err
 		}
-		in := input{from: h.Rank, id: who.id(h.Rank), bye: len(text) == 0}
+		in := input{from: h.Rank, id: g.id(h.Rank), bye: len(text) == 0}
 		if err := in.msg.Unmarshal(text); err != nil || b.From != h.Rank || b.To != c.cfg.Rank {
-			err = fmt.Errorf("a ballot from %d to %d that does not belong here: %v", b.From, b.To, err)
+			err = fmt.Errorf("a ballot from %d to %d on the wrong connection: %v", b.From, b.To, err)
 			c.log.Warn("closed the connection of a member of the group", "peer", conn.Peer(), "reason", err)
 			return err
 		}
@@ -303,7 +310,8 @@ func (c *Member) Accept(ctx context.Context, conn transport.Conn, h wire.Hello, 
 	}
 }
 
-// Run takes part until ctx ends, or all is over (Leadership.Close) and the others know it: then it returns nil.
+// Run takes part in the group until ctx ends, or until the job is over (Leadership.Close) and the others know it: then
+// it returns nil.
 func (c *Member) Run(ctx context.Context) (err error) {
 	defer close(c.done)
 	ctx, stop := context.WithCancelCause(ctx)
@@ -327,8 +335,8 @@ func (c *Member) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var limit <-chan time.Time // for one that comes late to be let in
-	site := flightrecorder.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others to give it the place of another process", "", "")
+	var limit <-chan time.Time // for a late process to be admitted
+	site := flightrecorder.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the place of an earlier process of its rank", "", "")
 	defer site.Close()
 	core, err := c.core(ctx, founds)
 	if c.disk != nil {
@@ -337,8 +345,8 @@ func (c *Member) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if !founds && !core.seated(core.self) {
-		c.log.Info("asks for the place of a process that was of this rank before")
+	if !founds && !core.votes(core.self) {
+		c.log.Info("asked for the place of an earlier process of this rank")
 		limit = time.After(c.cfg.JoinTimeout)
 		site.Begin(-1, c.cfg.JoinTimeout)
 	}
@@ -348,7 +356,7 @@ func (c *Member) Run(ctx context.Context) (err error) {
 	for n := 0; ; {
 		select {
 		case <-tick.C:
-			// The first one begins, so that a job whose processes are all there has its coordinator at once.
+			// Rank 0 starts the first election, so that a job with all processes present has a coordinator at once.
 			if n++; c.cfg.Rank == 0 && founds && n <= electionTicks && core.leader() < 0 {
 				core.campaign()
 			}
@@ -366,7 +374,7 @@ func (c *Member) Run(ctx context.Context) (err error) {
 				if err := core.step(m.id, m.msg, time.Since(c.begun)); errors.Is(err, errBroken) {
 					return err
 				} else if err != nil {
-					c.log.Warn("passed over a message", "reason", err)
+					c.log.Warn("ignored a message", "reason", err)
 				}
 			}
 		case <-ctx.Done():
@@ -376,11 +384,11 @@ func (c *Member) Run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if ctx.Err() != nil { // perhaps before it was written down
+		if ctx.Err() != nil { // the state may not be on disk
 			return context.Cause(ctx)
 		}
 		c.publish(core)
-		if limit != nil && core.seated(core.self) {
+		if limit != nil && core.votes(core.self) {
 			limit = nil
 			site.End()
 		}
@@ -396,7 +404,7 @@ func (c *Member) Run(ctx context.Context) (err error) {
 	}
 }
 
-// core is this member's part in the protocol: new, or as it has written it down.
+// core is this member's part of the protocol: a new one, or the one on its disk.
 func (c *Member) core(ctx context.Context, founds bool) (core *core, err error) {
 	c.mu.Lock()
 	turn, lives := c.turn, maps.Clone(c.lives)
@@ -405,11 +413,11 @@ func (c *Member) core(ctx context.Context, founds bool) (core *core, err error) 
 	if turn != founder {
 		id = lateID(c.cfg.Rank, c.own)
 	}
-	kept := c.disk != nil && c.disk.mark.Turn != fresh // it has been somebody before
+	kept := c.disk != nil && c.disk.mark.Turn != fresh // the disk has a member's state
 	switch {
 	case kept:
 		if core, err = restore(id, c.was, c.log); err != nil {
-			err = &DiskError{fmt.Errorf("%s: damaged: %w; take the folder away, and the member gets what the others have", c.disk.name, err), exitcode.Corrupt}
+			err = &DiskError{fmt.Errorf("%s: damaged: %w; remove the folder, and the member gets the state of the others", c.disk.name, err), exitcode.Corrupt}
 		}
 		c.was = nil
 	case founds:
@@ -432,26 +440,27 @@ func (c *Member) core(ctx context.Context, founds bool) (core *core, err error) 
 	core.keep = func(r raftpb.Message, sync bool) { c.persist(ctx, core, func() error { return c.disk.write(r, sync) }) }
 	core.kept = func() {
 		if c.disk.size > 2*c.disk.base+rewriteAt {
-			if err := c.disk.rewrite(core.store); err != nil { // it is longer than it need be
-				c.log.Warn("the file of what was agreed on is not made shorter", "reason", err)
+			if err := c.disk.rewrite(core.store); err != nil { // the longer file is valid, too
+				c.log.Warn("could not rewrite the state file", "reason", err)
 			}
 		}
 	}
 	return core, nil
 }
 
-// persist has something written down. While it cannot be, this member stands still: it leads nobody, answers nobody, and others go on without it.
+// persist writes, and tries again until it succeeds. Until then this member leads no group and answers no message, and
+// the others continue without it.
 func (c *Member) persist(ctx context.Context, core *core, write func() error) {
 	for {
 		err := write()
 		if err == nil {
 			if c.full.Swap(nil) != nil {
-				c.log.Info("what is agreed on can be written down again")
+				c.log.Info("wrote the state file again")
 			}
 			return
 		}
 		if c.full.Swap(&err) == nil {
-			c.log.Error("what is agreed on cannot be written down: this member takes part in nothing until it can", "reason", err)
+			c.log.Error("could not write the state file: this member does not take part until it can", "reason", err)
 			core.resigned = core.node.BasicStatus().Term
 			c.over()
 		}
@@ -463,8 +472,8 @@ func (c *Member) persist(ctx context.Context, core *core, write func() error) {
 	}
 }
 
-// part tells the others that this member knows that all is over. It reports true when nobody is left who may need it to learn that: everybody else
-// knows it, or is gone.
+// part announces to the others that this member knows that the job is over. It reports true when no other member needs
+// it any more to learn that: all know it, or have left.
 func (c *Member) part(out []chan raftpb.Message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -482,7 +491,7 @@ func (c *Member) part(out []chan raftpb.Message) bool {
 	return all || time.Now().After(c.until)
 }
 
-// speak sends messages to one member, over a connection that is made anew when it ends. Only a refusal is an error.
+// speak sends messages to one member, and reconnects when its connection ends. Only a refusal is an error.
 func (c *Member) speak(ctx context.Context, to int, queue <-chan raftpb.Message) error {
 	h := c.cfg.Hello
 	h.Service, h.Role, h.Job, h.Rank, h.Addr = wire.ServiceElection, wire.RoleServer, c.cfg.Job, c.cfg.Rank, c.cfg.Members[c.cfg.Rank]
@@ -512,7 +521,7 @@ func (c *Member) speak(ctx context.Context, to int, queue <-chan raftpb.Message)
 		case <-ctx.Done():
 		}
 		nap.Stop()
-		for drained := false; !drained; { // what is old is of no use
+		for drained := false; !drained; { // old messages are useless
 			select {
 			case <-queue:
 			default:
@@ -523,10 +532,10 @@ func (c *Member) speak(ctx context.Context, to int, queue <-chan raftpb.Message)
 	return nil
 }
 
-// send sends messages over a connection until it ends, or this process is not any more what it has said there.
+// send sends messages over a connection until it ends, or until this process's greeting there is outdated.
 func (c *Member) send(ctx context.Context, conn transport.Conn, to int, turned <-chan struct{}, queue <-chan raftpb.Message) error {
 	over := make(chan error, 1)
-	go func() { // the other side says nothing: its end is all there is to read
+	go func() { // the other side sends nothing: this waits for the end of the connection
 		_, err := conn.Recv()
 		over <- err
 	}()
@@ -536,7 +545,7 @@ func (c *Member) send(ctx context.Context, conn transport.Conn, to int, turned <
 		select {
 		case m := <-queue:
 			n := m.Size()
-			if m.From == 0 { // no message of the protocol: see part
+			if m.From == 0 { // not a message of the protocol: see part
 				n = 0
 			}
 			text = slices.Grow(text[:0], n)[:n]
@@ -560,21 +569,21 @@ func (c *Member) send(ctx context.Context, conn transport.Conn, to int, turned <
 	}
 }
 
-// publish tells others what core has come to.
+// publish makes the new state of core visible to other goroutines.
 func (c *Member) publish(core *core) {
 	if core.state.Over && c.until.IsZero() { // before Close returns
 		c.until = time.Now().Add(partTime)
 		c.last = slices.Clone(core.state.Note)
 		close(c.closed)
 	}
-	c.seats(core)
+	c.updatePlaces(core)
 	st := Status{Term: int64(core.node.BasicStatus().Term), Leader: core.leader()}
 	if st.Leader >= 0 {
 		st.Addr = c.cfg.Members[st.Leader]
 	}
 	if old := c.status.Load(); *old != st {
 		c.status.Store(&st)
-		c.log.Debug("who coordinates", "member", st.Leader, "term", st.Term)
+		c.log.Debug("leader changed", "member", st.Leader, "term", st.Term)
 	}
 	if r := c.leadership; r != nil && core.term != uint64(r.Term) {
 		c.over()
@@ -582,7 +591,7 @@ func (c *Member) publish(core *core) {
 	if core.term > 0 && c.leadership == nil && !core.state.Over {
 		c.leadership = &Leadership{Term: int64(core.term), Rank: c.cfg.Rank, Note: slices.Clone(core.state.Note), Added: slices.Clone(core.state.Added), c: c, common: core.common, over: make(chan struct{})}
 		select {
-		case <-c.leaderships: // one that nobody took notice of is over
+		case <-c.leaderships: // one that Await has not returned, and that is over
 		default:
 		}
 		c.leaderships <- c.leadership
@@ -623,7 +632,7 @@ func (c *Member) noteIt(core *core, m input) {
 			m.answer <- errAlone
 			return
 		}
-		c.notes[0] = m.answer // told ErrLeadershipLost when the leadership is over: no note has that number
+		c.notes[0] = m.answer // answered with ErrLeadershipLost at the end of the leadership: no note has that number
 		return
 	}
 	id, err := core.proposeEntry(entry{Note: m.note, Add: m.add, Over: m.over})
@@ -634,16 +643,16 @@ func (c *Member) noteIt(core *core, m input) {
 	c.notes[id] = m.answer
 }
 
-// Leadership is the time in which this member coordinates.
+// Leadership is the period in which this member coordinates.
 type Leadership struct {
 	Term int64
 	Rank int
-	Note []byte // the last one of the leaderships before; nil: there was none
+	Note []byte // the last one of earlier leaderships; nil: there was none
 
 	Added [][]byte // to the note, in order
 
 	c      *Member
-	common time.Duration // what the clock of all members is ahead of this one's
+	common time.Duration // difference of the group's clock to this member's
 	until  atomic.Int64  // the lease's end, since c.begun; 0: it is over
 	over   chan struct{}
 }
@@ -651,15 +660,15 @@ type Leadership struct {
 // Over is closed when the leadership has ended.
 func (r *Leadership) Over() <-chan struct{} { return r.over }
 
-// Held says whether nobody else can coordinate now.
+// Held reports whether no other member can coordinate now.
 func (r *Leadership) Held() bool { return time.Since(r.c.begun) < time.Duration(r.until.Load()) }
 
-// Clock is the time by a clock that all members share: it goes on from leader to leader, whatever the wall clocks of hosts do, and is off by a beat and as long as a
-// message takes. It began about when the group did.
+// Clock is the time by a clock that all members share. It continues from leader to leader, independently of the hosts'
+// wall clocks, with an error of a beat and the delay of a message. It began about when the group did.
 func (r *Leadership) Clock() time.Duration { return time.Since(r.c.begun) + r.common }
 
-// Hold waits until Held, or returns ErrLeadershipLost when the leadership has ended. A leader whom a majority does not answer stops to be one
-// after a second or two, so it does not wait for long.
+// Hold waits until Held, or returns ErrLeadershipLost when the leadership has ended. A leader without answers of a
+// majority loses its leadership after a second or two, so the wait is short.
 func (r *Leadership) Hold() error {
 	for !r.Held() {
 		select {
@@ -671,19 +680,19 @@ func (r *Leadership) Hold() error {
 	return nil
 }
 
-// SetNote has members agree on what whoever leads next must know, in the place of all that was noted before. When it returns nil, every
-// later leadership has it. After an error it may, or not.
+// SetNote replaces all notes by one that every later leadership has, once SetNote returns nil. After an error it may
+// have it or not.
 func (r *Leadership) SetNote(note []byte) error { return r.propose(input{note: note}) }
 
-// Add has members agree on one thing more that whoever leads next must know, until the next SetNote. The error is like that of SetNote.
+// Add appends a note that later leaderships have, until the next SetNote. The error is like that of SetNote.
 func (r *Leadership) Add(more []byte) error { return r.propose(input{note: more, add: true}) }
 
-// Close has members agree that all is over: nobody will lead any more, and each member ends when it knows that, and that the others do. The error is like
-// that of SetNote. When it returns nil, Closed is closed here.
+// Close has members agree that the job is over: there will be no more leaderships, and each member ends when it and the
+// others know that. The error is like that of SetNote. When it returns nil, Closed is closed here.
 func (r *Leadership) Close() error { return r.propose(input{over: true}) }
 
-// HandOver ends this leadership in favour of another member, which begins one within moments, and waits for that. The error says why there is none; if it is
-// errAlone, this member leads on.
+// HandOver ends this leadership in favour of another member, which begins one within moments, and waits for that. The
+// error is the reason why no other member leads; if it is errAlone, this member still does.
 func (r *Leadership) HandOver() error {
 	if err := r.propose(input{resign: true}); !errors.Is(err, ErrLeadershipLost) {
 		return err
@@ -693,10 +702,10 @@ func (r *Leadership) HandOver() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("election: nobody has taken over within %v", handTime)
+	return fmt.Errorf("election: no other member has taken over within %v", handTime)
 }
 
-var errAlone = errors.New("too few of the others that may coordinate are there")
+var errAlone = errors.New("too few other members are connected")
 
 func (r *Leadership) propose(m input) error {
 	m.leadership, m.answer = r, make(chan error, 1)
@@ -710,7 +719,7 @@ func (r *Leadership) propose(m input) error {
 	case <-r.over:
 		return ErrLeadershipLost
 	case <-limit.C:
-		return fmt.Errorf("election: nobody takes a note for %v", noteTime)
+		return fmt.Errorf("election: this member did not accept a note within %v", noteTime)
 	}
 	select {
 	case err := <-m.answer:

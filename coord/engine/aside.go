@@ -17,24 +17,29 @@ type Aside struct {
 type death struct {
 	Span
 	worker star.Worker
-	failed bool // its program failed; else its connection ended
+
+	// Its program failed; else its connection ended.
+	failed bool
 }
 
-// deaths keeps work that kills the workers that compute it from being handed to one after the other. Two
-// failures of programs count where the pieces overlap. A connection ends for many reasons, so two that
-// ended count only where the pieces are the same. Deaths of one rank are one worker's: its host may be at
+// deaths stops work that kills its workers from going to one worker after the other. Two failures of
+// programs count where the pieces overlap. A connection ends for many reasons, so two ended connections
+// count only where the pieces are the same. Deaths of one rank count as one worker's: its host may be at
 // fault.
 type deaths struct {
-	died   []death
-	deadly []Aside // may still turn out to be applied: a ring knows only when the next one is formed
+	died []death
+
+	// May still turn out to be applied: a ring knows only when the next one is formed.
+	deadly []Aside
 	aside  []Aside
 }
 
-// killed notes that worker w died while it was computing these.
+// killed records that worker w died while it was computing these spans.
 func (l *scheduler) killed(w star.Worker, spans []Span, failed bool, why string) {
 	for _, s := range spans {
 		for _, d := range l.died {
 			both := s.overlap(d.Span)
+			// The two deaths must be of different workers and of the same kind.
 			if d.worker != w && d.failed == failed && both.Count > 0 && (failed || s == d.Span) {
 				l.deadly = append(l.deadly, Aside{both, [2]star.Worker{d.worker, w}, why})
 			}
@@ -47,7 +52,7 @@ func (l *scheduler) killed(w star.Worker, spans []Span, failed bool, why string)
 	}
 }
 
-// again has pieces handed out again that are not applied, except for what has killed two workers.
+// again puts pieces that are not applied back into redo, except for samples that have killed two workers.
 func (l *scheduler) again(spans ...Span) {
 	for _, k := range l.deadly {
 		var rest []Span
@@ -66,7 +71,7 @@ func (l *scheduler) again(spans ...Span) {
 	l.redo = append(l.redo, spans...)
 }
 
-// Blame notes that w died while it was computing its batch: Leave, or Abandon, comes next.
+// Blame notes that w died while it was computing its batch. Leave, or End with Abandon, comes next.
 func (l *Shards) Blame(w star.Worker, failed bool, why string) {
 	if a := &l.states[w]; a.live && !a.parked && !a.arrived {
 		_, left := cut(a.spans(), a.done)
@@ -74,7 +79,7 @@ func (l *Shards) Blame(w star.Worker, failed bool, why string) {
 	}
 }
 
-// Blame notes that w died while it was computing its batch: Leave, or Abandon, comes next.
+// Blame notes that w died while it was computing its batch. Leave, or End with Abandon, comes next.
 func (r *Ring) Blame(w star.Worker, failed bool, why string) {
 	if !r.states[w].live {
 		return
@@ -101,13 +106,13 @@ func (r *Ring) Blame(w star.Worker, failed bool, why string) {
 	}
 }
 
-// overlap is what two pieces have in common; Count 0: nothing.
+// overlap is the intersection of two pieces. Count 0: they do not overlap.
 func (s Span) overlap(o Span) Span {
 	from := max(s.Start, o.Start)
 	return Span{from, int(max(0, min(s.Start+int64(s.Count), o.Start+int64(o.Count))-from))}
 }
 
-// without is what lies before and behind a part of s.
+// without is the parts of s before and after part.
 func (s Span) without(part Span) (rest []Span) {
 	if n := part.Start - s.Start; n > 0 {
 		rest = append(rest, Span{s.Start, int(n)})

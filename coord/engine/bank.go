@@ -10,7 +10,7 @@ import (
 	"star/transport/wire"
 )
 
-// goOn releases workers that had been stopped. No update belongs to it: they ask the shards for the parameters.
+// goOn releases workers that were stopped. It makes no update: the workers ask the shards for the parameters.
 func (l *Shards) goOn(f modes.Firing) {
 	var o Ready
 	for w := range f.Released() {
@@ -25,9 +25,9 @@ func (l *Shards) goOn(f modes.Firing) {
 	}
 }
 
-// deposit keeps the present gradient of w, which every shard holds, for an update to come. w goes
-// on to its next step at once; its gradients are used in the order in which they were kept. Until
-// then their samples count as out, so that a checkpoint has them done again.
+// deposit keeps the present gradient of w, which every shard holds, for a later update. w starts its
+// next step at once; its gradients are used in the order in which they were kept. Until then their
+// samples count as handed out, so a checkpoint lists them in Redo.
 func (l *Shards) deposit(w star.Worker) {
 	a := &l.states[w]
 	d := deposit{a.step, a.basis, a.read, a.spans(), a.used, a.whole(), a.norm2, Poisoned{}}
@@ -35,15 +35,15 @@ func (l *Shards) deposit(w star.Worker) {
 		d.poison = p
 	}
 	a.bank = append(a.bank, d)
-	// What was measured goes with the gradient. The state is that of the next one.
+	// The measurements belong to the deposited gradient; the state is that of the next one.
 	a.unmeasure()
 	a.step++
 	a.arrived, a.waiting, a.nstored = false, false, 0
 	clear(a.stored)
 }
 
-// fireBanked makes an update of gradients that were kept. It releases those who bring the last of
-// them; the others compute.
+// fireBanked makes an update of kept gradients. It releases the workers that deposited the last of
+// them; the others are still computing.
 func (l *Shards) fireBanked(f modes.Firing) {
 	l.seq++
 	o := Ready{Fire: wire.Fire{Seq: l.seq, Version: f.Version, Samples: l.used, NormFirst: l.norm, Report: l.report && !l.norm && len(f.Workers) > 1}}
@@ -74,7 +74,7 @@ func (l *Shards) fireBanked(f modes.Firing) {
 		})
 	}
 	o.Noise.Round = int(round)
-	if len(o.Poison) > 0 { // nothing to learn from
+	if len(o.Poison) > 0 { // no estimate of the noise
 		o.Noise.Gradients, o.Fire.Report = nil, false
 	}
 	o.Fire.Gradients = slices.Clone(o.Members)

@@ -7,28 +7,29 @@ import (
 	"star/transport/wire"
 )
 
-// closing is the part of a round that is closed before it is exchanged: where a plan has members
-// compute in parts, so that they can stop.
+// closing is the part of a round that closes before its exchange. It is in use where the plan has
+// members compute in parts, so that they can stop early.
 //
 //	release ──► parts … ──► Computed ──► quorum reached: Close to all ──► exchange ──► Tally
-//	                                           │ others finish the part that they are at: Computed
+//	                                           │ others finish their present part: Computed
 //
-// The round is of those who were first. What the others have is in no update (backup workers), or
-// in that of the next round, if it has been told of by then.
+// The first members up to the quorum are in the round. The samples of the others are in no update
+// (backup workers), or with keep in the next round, if they were reported before that one closes.
 type closing struct {
-	quorum int  // of members that have samples; 0: the round is not closed, everybody is in it
-	keep   bool // what is late is in the next round
+	// quorum is how many members with samples close the round; 0: it does not close, all members are in it
+	quorum int
+	keep   bool // late gradients are used in the next round
 	closed bool
-	said   []bool        // has told what it has
-	have   []int         // samples of it
-	first  []bool        // in the round
-	late   []star.Worker // whose gradients of the round before are in it, too
-	taken  []late        // what they have
-	more   int64         // samples of these
+	said   []bool        // by member: it has reported its samples
+	have   []int         // by member: how many
+	first  []bool        // by member: it is in the round
+	late   []star.Worker // members with a late gradient of the round before that is in this one
+	taken  []late        // their gradients
+	more   int64         // total samples of taken
 }
 
-// late is what a member has of a round that was closed without it. It is in the round behind that
-// or in none: a gradient of an older version, or of another ring, is never used.
+// late is a gradient of a member that missed a closed round. It is used in the next round or never:
+// a gradient of an older version, or of another ring, is not used.
 type late struct {
 	generation int64
 	version    int64 // of its basis
@@ -36,7 +37,7 @@ type late struct {
 	samples    int
 }
 
-// closes is the closing of a round of a ring.
+// closes returns the closing part of a round of ring f.
 func closes(f *formation, spans []Span) (c closing) {
 	if f.micro == 0 {
 		return c
@@ -52,10 +53,10 @@ func closes(f *formation, spans []Span) (c closing) {
 	return c
 }
 
-// within says whether the gradient of the i-th member is in the round.
+// within reports whether the gradient of the i-th member is in the round.
 func (rd *ringRound) within(i int) bool { return rd.quorum == 0 || rd.first[i] }
 
-// samples is how many the gradient of the i-th member is the mean over.
+// samples is the number of samples that the gradient of the i-th member averages.
 func (rd *ringRound) samples(i int) int {
 	if rd.have == nil {
 		return rd.spans[i].Count
@@ -63,9 +64,9 @@ func (rd *ringRound) samples(i int) int {
 	return rd.have[i]
 }
 
-// Computed notes what a member has of its batch, and closes the round when enough have told. A
-// version that nobody was granted, a generation that there was none of, and more samples than a
-// batch has, are errors; of a round that was given up nothing is noted.
+// Computed records how many samples of its batch a member has, and closes the round at the quorum. An
+// error: a version that was not granted, an unknown generation, or more samples than the batch has. A
+// report of an abandoned round changes nothing.
 func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 	r.out = r.out[:0]
 	if m.Version > r.next {
@@ -74,12 +75,13 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 	if err := r.known(wire.KindComputed, m.Generation); err != nil {
 		return nil, err
 	}
-	if m.Generation == 0 && r.now.queue > 0 { // as with parameter servers: it knows no queues of rings
-		return nil, fmt.Errorf("told what it has of version %d, and not of which ring", m.Version)
+	// A worker that knows no queues of rings reports as with parameter servers.
+	if m.Generation == 0 && r.now.queue > 0 {
+		return nil, fmt.Errorf("reported samples of version %d without the ring's generation", m.Version)
 	}
 	i := m.Version - r.version
 	if i < 0 || i >= int64(len(r.rounds)) || r.rounds[i].generation != m.Generation {
-		return nil, nil // of a round that was given up
+		return nil, nil // of an abandoned round
 	}
 	rd := &r.rounds[i]
 	k := -1
@@ -92,7 +94,7 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 	case k >= 0 && rd.parts != nil:
 		return r.taken(rd, k, m)
 	case k < 0 || rd.quorum == 0 || rd.said[k]:
-		return nil, fmt.Errorf("told what it has of version %d, which nobody has asked for", m.Version)
+		return nil, fmt.Errorf("reported samples of version %d, which were not asked for", m.Version)
 	case m.Samples > rd.spans[k].Count || (m.Samples < 1) != (rd.spans[k].Count < 1):
 		return nil, fmt.Errorf("computed a gradient over %d samples of a batch of %d", m.Samples, rd.spans[k].Count)
 	}
@@ -103,7 +105,7 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 		}
 		return nil, nil
 	}
-	// Is the quorum reached? Who has no samples is waited for in the exchange, and not here.
+	// Count the quorum. A member without samples is waited for in the exchange, not here.
 	n := 0
 	total := int64(0)
 	for j, said := range rd.said {
@@ -115,7 +117,7 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 	if n < rd.quorum {
 		return nil, nil
 	}
-	// The round is closed: of those who have told by now, and of what was late for the round before it.
+	// The round closes: it has the members that have reported, and late gradients of the round before it.
 	rd.closed = true
 	msg := wire.Close{Generation: rd.generation, Version: m.Version}
 	for j, w := range rd.members {
@@ -127,7 +129,7 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 			rd.more += int64(l.samples)
 		}
 	}
-	if r.halts { // what is late corrects a direction: its samples are in no update
+	if r.halts { // a late gradient corrects a direction: its samples are in no update
 		rd.more = 0
 	}
 	msg.Late, msg.Total = rd.late, total+rd.more
@@ -143,7 +145,7 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 	return r.out, nil
 }
 
-// settle accounts for a round that was closed: what is in it, and what is not.
+// settle accounts for a round that was closed: samples in it, and samples that it leaves out.
 func (r *Ring) settle(rd *ringRound, f *wire.Fire, stale *[]int64, pieces *[]Span) {
 	if rd.quorum == 0 {
 		return

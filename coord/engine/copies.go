@@ -8,30 +8,30 @@ import (
 	"star/transport/wire"
 )
 
-// Copies has what is ready wait for the copies of shards. A Fire goes to followers at once, to
-// primaries when all followers hold it, and what follows from it goes out when every copy holds it;
-// package replica says when that is. So what a worker is shown cannot be lost with a server.
+// Copies delays what is ready until the copies of shards hold it. A Fire goes to followers at once, and
+// to primaries when all followers hold it. The messages that follow from it go out when every copy
+// holds it (package replica). So a server's failure cannot lose parameters that a worker has seen.
 //
 //	Offer ──► followers ──Held──► Ripe ──► primaries ──Held──► Due ──► workers
 //
-// What is ready stays in its order: what belongs to no Fire waits for the one before it.
+// The order is kept: a Ready without a Fire waits for the one before it.
 type Copies struct {
 	Table *replica.Table
 
 	queue []behind
-	told  int64 // the last Fire that primaries know of
+	told  int64 // the last Fire that was sent to primaries
 }
 
-// behind is something that waits.
+// behind is a Ready that waits.
 type behind struct {
 	Ready
-	told bool // primaries know of it
+	told bool // it was sent to primaries
 }
 
-// NewCopies begins with a history that primaries know up to told.
+// NewCopies begins with a history that primaries know up to Fire told.
 func NewCopies(t *replica.Table, told int64) *Copies { return &Copies{Table: t, told: told} }
 
-// Offer puts o behind what waits. Followers are to be told of its Fire, if it has one, now.
+// Offer appends o to the queue. The caller sends its Fire, if it has one, to followers now.
 func (k *Copies) Offer(o *Ready) {
 	if o.Fire.Seq > 0 {
 		k.Table.Offer(o.Fire.Seq)
@@ -39,7 +39,7 @@ func (k *Copies) Offer(o *Ready) {
 	k.queue = append(k.queue, behind{Ready: *o})
 }
 
-// Keep has a Release wait for what is before it. It reports false if nothing is.
+// Keep has a Release wait for the entries before it. It reports false if the queue is empty.
 func (k *Copies) Keep(r wire.Release) bool {
 	if len(k.queue) == 0 {
 		return false
@@ -48,15 +48,15 @@ func (k *Copies) Keep(r wire.Release) bool {
 	return true
 }
 
-// Strike takes out what w is told, which is gone: what waits goes on without it.
+// Strike removes messages to w, which has left, from all entries; the entries stay.
 func (k *Copies) Strike(w star.Worker) {
 	for i := range k.queue {
 		k.queue[i].Strike(w)
 	}
 }
 
-// Ripe is the next that primaries are to be told of, because all followers hold it; nil: there is
-// none. It is valid until the next call of Offer or Due.
+// Ripe is the next entry to send to primaries, because all followers hold it; nil if there is no such
+// entry. It is valid until the next call of Offer or Due.
 func (k *Copies) Ripe() *Ready {
 	ready := k.Table.Ready()
 	for i := range k.queue {
@@ -75,8 +75,8 @@ func (k *Copies) Ripe() *Ready {
 	return nil
 }
 
-// Due takes the next of which the rest is to go out, because every copy holds it. It reports false
-// when there is none.
+// Due removes the first entry from the queue when every copy holds it: its other messages are to go out.
+// It reports false when there is no such entry.
 func (k *Copies) Due() (Ready, bool) {
 	if len(k.queue) == 0 || !k.queue[0].told || k.queue[0].Fire.Seq > k.Table.Acked() {
 		return Ready{}, false
@@ -86,10 +86,10 @@ func (k *Copies) Due() (Ready, bool) {
 	return o, true
 }
 
-// Told is the last Fire that primaries know of: what they say of a later one counts when they are told of it.
+// Told is the last Fire that was sent to primaries. Their acknowledgements of later ones count once these are sent.
 func (k *Copies) Told() int64 { return k.told }
 
-// Waits is the Fire that what is next waits for. It reports false if nothing waits.
+// Waits is the Fire that the first entry waits for. It reports false if the queue is empty.
 func (k *Copies) Waits() (seq int64, ok bool) {
 	if len(k.queue) == 0 {
 		return 0, false

@@ -49,8 +49,8 @@ import (
 
 // Engine is what both engines can do. docs/architecture.md says what a coordinator makes of it.
 type Engine interface {
-	// Begin releases every live worker. It is called once, before anything else but View. t is what
-	// members have told a coordinator that goes on from Config.After; nil: the job is new.
+	// Begin releases every live worker. It is called once, before anything else but View. t is the reports of
+	// members to a coordinator that continues from Config.After; nil: the job is new.
 	Begin(t *Told) []Ready
 
 	// Arrive takes the record of a worker's gradient. The Batch says over which samples it was
@@ -64,12 +64,12 @@ type Engine interface {
 	// fewer samples.
 	Computed(m wire.Computed) ([]Ready, error)
 
-	// Fault notes that a worker cannot reach another one: its parent in a tree, or a member of its
+	// Fault records that a worker cannot reach another one: its parent in a tree, or a member of its
 	// ring. An error: it suspects itself, or names a step or ring that is still to come.
 	Fault(m wire.Fault) (Failure, []Ready, error)
 
-	// Flipped notes that a worker's gradients point against all others (over: no longer). It returns
-	// the worker's step, and whether that is news.
+	// Flipped records that a worker's gradients point against all others (over: not any more). It returns
+	// the worker's step, and whether that is a change.
 	Flipped(w star.Worker, over bool) (step int64, news bool)
 
 	// Join takes in a worker that is new or had left. reachable: others can reach it in trees. A new
@@ -80,7 +80,7 @@ type Engine interface {
 	// what they hold of it.
 	Leave(w star.Worker) []Ready
 
-	// Blame notes that w died while it was computing: failed, its program did; else its connection
+	// Blame records that w died while it was computing. failed: its program failed; else its connection
 	// ended. Leave, or End with Abandon, comes next. Samples that have killed two workers are not
 	// handed out again (View.Aside).
 	Blame(w star.Worker, failed bool, why string)
@@ -106,8 +106,8 @@ type Engine interface {
 type ShardEngine interface {
 	Engine
 
-	// Stored notes that a shard holds the gradient of worker w's step. sums is what its copies report
-	// of the slice.
+	// Stored records that a shard holds the gradient of worker w's step. sums is the measurements of its
+	// copies of the slice.
 	Stored(shard int, w star.Worker, step int64, sums ...replica.Sum) ([]Ready, error)
 
 	// Reported takes the content of a tree's report, before the Arrive of its top. An error: the
@@ -118,7 +118,7 @@ type ShardEngine interface {
 	// history on.
 	Refer(w star.Worker, step int64) []Ready
 
-	// Owes lists the shards that lack a gradient whose worker has reported that it pushed it.
+	// Owes lists the shards that lack a gradient that its worker has reported as pushed.
 	Owes(w star.Worker) []int
 }
 
@@ -126,7 +126,7 @@ type ShardEngine interface {
 type RingEngine interface {
 	Engine
 
-	// Formed notes that a member has formed a new ring, and Tally that it has made a version. A Tally
+	// Formed records that a member has formed a new ring, and Tally that it has made a version. A Tally
 	// with a hash has no other content. Reports of an abandoned ring or round change nothing and are
 	// no error. An error: an unknown ring, round or batch; a *LostError of Formed: no member has the
 	// newest complete version.
@@ -149,21 +149,27 @@ type RingEngine interface {
 type Stage int
 
 const (
-	Stop    Stage = iota // hand out no new samples: View.Limit is where the stream ends. Redo still is.
-	Freeze               // begin nothing
-	Abandon              // give up what is under way: all samples that are out are Redo. Members stay. View.Settled must hold
-	Finish               // nothing is under way, and nothing begins; a worker that leaves is only forgotten
+	Stop   Stage = iota // hand out no new samples: View.Limit is where the stream ends. Redo still is.
+	Freeze              // begin nothing
+	// Drop what is under way: all samples that are handed out become Redo. Members stay. View.Settled must hold.
+	Abandon
+	Finish // nothing is under way, and nothing begins; a worker that leaves is only forgotten
 )
 
 // View is what can be read of an engine, as it was when View was called. Its slices and its map are
 // the engine's own: read them before the next call, and do not change them.
 type View struct {
 	State
-	Plan      modes.Plan      // in force
-	Settled   bool            // it is known which version the parameters have
-	Members   []star.Worker   // of the ring in force: they have equal parameters
-	Saved     *Progress       // what the last checkpoint must contain; nil: not known yet
-	Aside     []Aside         // not handed out again, newest last, once it is known that it is not applied; part of State.Waste
+	Plan    modes.Plan    // in force
+	Settled bool          // it is known which version the parameters have
+	Members []star.Worker // of the ring in force: they have equal parameters
+
+	// What the last checkpoint must contain; nil: not known yet.
+	Saved *Progress
+
+	// Samples that are not handed out again, newest last, once it is known that they are not applied; part of
+	// State.Waste.
+	Aside     []Aside
 	Staleness map[int64]int64 // number of applied gradients by updates between read and applied
 
 	Reader
@@ -205,27 +211,45 @@ type Config struct {
 	Plan    modes.Plan
 	Workers int // ranks
 	Shards  int
-	Batch   int   // samples of one worker in one iteration, where the plan has no shares
-	Turns   int   // of [Ring]: updates of each batch, one after the other (turns.go); 0: one
-	Limit   int64 // end of the stream, in samples: no position from it on is handed out
+	Batch   int // samples of one worker in one iteration, where the plan has no shares
 
-	Ring *RingConfig // for [NewRing], which needs it; [NewShards] has no use for it
+	// For a [Ring]: number of updates of each batch, one after the other (turns.go); 0: one.
+	Turns int
 
-	From   Progress      // where a checkpoint ended
-	After  *Snapshot     // where another engine ended; nil: the job is new, or begins with a checkpoint
+	// End of the stream, in samples: no position from it on is handed out.
+	Limit int64
+
+	// The settings of rings; [NewRing] needs them, [NewShards] ignores them.
+	Ring *RingConfig
+
+	From Progress // where a checkpoint ended
+
+	// Where another engine ended; nil: the job is new, or begins with a checkpoint.
+	After  *Snapshot
 	Absent []star.Worker // ranks without a worker
 
-	Scale        Scale  // zero means ScaleRound
-	Planned      int    // workers that ScaleWorkers counts
-	Norm         bool   // shards report the norm of the sum before they apply it
-	Report       bool   // shards report the norm of the sum after they applied it
-	Cancel       bool   // a worker that is too late for an update is told to stop computing for it
-	Whole        bool   // a program computes with whole batches: a rest of one sample goes with the batch before it
-	Strides      bool   // the rule can apply what workers push after local steps (rule.Strider)
-	Follow       bool   // with Strides: a plan with local steps may come at any time, so workers keep the parameters that such steps start from
-	Guard        bool   // poisoned gradients are left out (package poison), and the norms that workers report are checked
-	WithMetadata bool   // Fires carry Ready.Metadata for a successor
-	Reachable    []bool // by worker: others can reach it in trees; nil: no worker can be reached
+	Scale   Scale // zero means ScaleRound
+	Planned int   // workers that ScaleWorkers counts
+	Norm    bool  // shards report the norm of the sum before they apply it
+	Report  bool  // shards report the norm of the sum after they applied it
+
+	// A worker that misses an update gets a Cancel: it stops computing for it.
+	Cancel bool
+
+	// A program computes whole batches: a remainder of one sample joins the batch before it.
+	Whole   bool
+	Strides bool // the rule can apply what workers push after local steps (rule.Strider)
+
+	// With Strides: a plan with local steps may come at any time, so workers keep the parameters that such steps
+	// start from.
+	Follow bool
+
+	// Poisoned gradients are left out (package poison), and the norms that workers report are checked.
+	Guard        bool
+	WithMetadata bool // Fires carry Ready.Metadata for a successor
+
+	// By worker: others can reach it in trees; nil: no worker can be reached.
+	Reachable []bool
 
 	// MaxParams is the number of elements of a gradient. It bounds the norms that members may report.
 	MaxParams int64
@@ -233,9 +257,11 @@ type Config struct {
 
 // RingConfig is the settings of rings.
 type RingConfig struct {
-	Wait       time.Duration // for riders
-	MaxStale   int64         // riders' gradients that are older are dropped; 0: none
-	Generation int64         // before that of the first ring
+	Wait time.Duration // for riders
+
+	// Riders' gradients that are older are dropped; 0: none.
+	MaxStale   int64
+	Generation int64 // before that of the first ring
 }
 
 // Ready is one consequence: a Fire for every shard (if it has a Seq), then the messages and
@@ -245,19 +271,25 @@ type RingConfig struct {
 // Releases; those of one Ready before those of the next. With copies of shards all of them wait for the
 // Fire ([Copies]).
 type Ready struct {
-	Fire     wire.Fire
-	Members  []wire.Gradient // the Fire's Gradients one by one, by rank: with a tree it names reports
-	Dropped  []wire.Gradient // likewise
-	Poison   []Poisoned      // of members whose gradients are left out
-	Stale    []int64         // of members, in updates
-	Pieces   []Span          // of members, of the stream of samples: with all-reduce, and in updates with reports of a tree
-	Round    int             // samples of a round of all workers, where the run log needs it
-	Noise    pgns.Update     // of members, but for Sum2
-	Pair     pgns.Update     // of the only member's last two gradients; none: no Gradients
-	Used     int64           // samples applied, after the Fire
-	Silent   bool            // the Fire makes no update and concerns no worker
-	Recorded bool            // it is in the run log: the caller sets it
-	Metadata []byte          // for a successor, sent with the Fire
+	Fire wire.Fire
+
+	// The Fire's gradients one by one, by rank: with a tree the Fire names reports instead.
+	Members []wire.Gradient
+	Dropped []wire.Gradient // likewise
+	Poison  []Poisoned      // by member: gradients that are left out
+	Stale   []int64         // of members, in updates
+
+	// By member: its piece of the stream, with all-reduce and in updates with reports of a tree.
+	Pieces []Span
+	Round  int         // samples of a round of all workers, where the run log needs it
+	Noise  pgns.Update // of members, but for Sum2
+
+	// An update made of the only member's last two gradients, for the noise; empty: there are no two to compare.
+	Pair     pgns.Update
+	Used     int64  // samples applied, after the Fire
+	Silent   bool   // the Fire makes no update and concerns no worker
+	Recorded bool   // it is in the run log: the caller sets it
+	Metadata []byte // for a successor, sent with the Fire
 
 	// More lists, in a ring with a queue, the samples that do not follow on the member's piece: three
 	// numbers each, the index in Pieces, the position, the number of samples.
@@ -316,16 +348,18 @@ type Poisoned struct {
 
 // Batch is the samples of a gradient.
 type Batch struct {
-	Start int64  // position in the stream; -1: known with the update
+	// The position in the stream; -1: known with the update.
+	Start int64
 	More  []Span // what does not follow on Start
 }
 
-// Failure is a fault in words for the log.
+// Failure describes a fault in words for the log.
 type Failure struct{ What, Unit, Whom string }
 
-// Told is what members have told the successor of another engine.
+// Told is the reports of members to the successor of another engine.
 type Told struct {
-	Before  []int64       // by worker: the steps of the last Fire; batches handed out since are to be thrown away
+	// By worker: the steps of the last Fire; batches handed out since are to be thrown away.
+	Before  []int64
 	With    []star.Worker // workers of a ring that have the parameters
 	Tallies []wire.Tally  // of the last versions that workers of a ring have made
 }
@@ -333,14 +367,18 @@ type Told struct {
 // Cut says which version a new checkpoint is of.
 type Cut struct {
 	Version, Seq int64
-	Writer       star.Worker // the worker that writes the parameters; -1: each shard writes its own
+
+	// The worker that writes the parameters; -1: each shard writes its own.
+	Writer star.Worker
 }
 
 // State is an engine in numbers.
 type State struct {
 	Version int64 // of the parameters
-	Next    int64 // the newest version that a worker may have been given, and that of a checkpoint that begins now
-	Seq     int64 // of the last Fire
+
+	// The newest version that a worker may have been given, and that of a checkpoint that begins now.
+	Next int64
+	Seq  int64 // of the last Fire
 
 	Cursor int64 // next position of the sample stream
 	Limit  int64 // end of it
@@ -361,18 +399,20 @@ type Worker struct {
 	Led       bool // its last report was its own
 	Reachable bool // it can be in trees
 	Holds     bool // it is a member of the ring in force, and has the parameters
-	Evaluates bool // it takes part in evaluations: riders do not, the others would wait for stragglers
+
+	// It takes part in evaluations: riders do not, the others would wait for stragglers.
+	Evaluates bool
 
 	Step, Basis int64
 	Start       int64 // of its batch
 	Count       int   // samples of it
 }
 
-// LostError says that the job cannot go on: something is lost that no other member has. Msg says what
+// LostError: the job cannot continue, because something is lost that no other member has. Msg says what
 // to resume from. The engine must not be used afterwards.
 type LostError struct{ Msg string }
 
-// Error is Msg, which says what is lost and what helps.
+// Error is Msg: what is lost, and what to do.
 func (e *LostError) Error() string { return e.Msg }
 
 // Round is the samples of one iteration of the first n ranks under a plan: B of the update rule when

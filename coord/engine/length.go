@@ -10,63 +10,67 @@ import (
 	"star/ps/replica"
 )
 
-// What a worker says of the length of its gradient (norm2 = |g|²), from which the noise scale and
-// with it the choice of modes follow, is held against what shards have measured of the one that it
-// pushed: Σ Sum2 over the shards. Both are of the same elements. Clipping happens behind the sum,
-// in the shards, and whatever is done to a batch (parts, local steps) is over when the norm is
-// taken. So they differ by rounding only, and nothing is compared where they are of something else:
+// Workers report the squared length of their gradients (norm2 = |g|²). The noise scale, and with it the
+// choice of modes, follows from it. So the engine compares it with what shards measured of the pushed
+// gradient: Σ Sum2 over the shards. Both are of the same elements: shards clip after the sum, and a
+// worker takes the norm after all parts and local steps of its batch. They differ by rounding only.
+// Where the two are of different vectors, nothing is compared:
 //
-//   - The gradient went through a codec. Shards measure what is decoded, Q(g + e), and e, what was left out of earlier gradients, has no bound that they know. The coordinator
-//     makes no use of these norms in updates of several gradients (Config.Lossy), and in those of one no more than pgns.Pair lets two norms say.
+//   - The gradient went through a codec. Shards measure the decoded Q(g + e), and e, the error feedback of
+//     earlier gradients, has no bound that they know. The coordinator does not use these norms in updates
+//     of several gradients (Config.Lossy), and in those of one only as far as pgns.Pair bounds them.
 //   - Shards do not measure (--poison off), or found it not finite.
-//   - It came up a tree: shards measure the mean r = Σ pᵢ·gᵢ of a report, pᵢ = bᵢ/Σb. Then nobody can say who of those in it was wrong. All that is left is the triangle inequality,
-//     2·max pᵢ|gᵢ| − Σ pᵢ|gᵢ| ≤ |r| ≤ Σ pᵢ|gᵢ|, and pgns.Update holds every update to it, as it does the rounds of a ring, where members have measured the sum and agree
-//     on it. So worker j can say of its own length (|r| + Σ_{i≠j} pᵢ|gᵢ|) / pⱼ at most, or the update says nothing of noise.
+//   - It came in a tree's report: shards measure the mean r = Σ pᵢ·gᵢ, pᵢ = bᵢ/Σb, from which no single
+//     wrong worker can be found. The triangle inequality remains,
+//     2·max pᵢ|gᵢ| − Σ pᵢ|gᵢ| ≤ |r| ≤ Σ pᵢ|gᵢ|, and pgns.Update checks every update with it, as it checks
+//     the rounds of a ring, where members measure the sum and agree on it. So worker j can report at most
+//     (|r| + Σ_{i≠j} pᵢ|gᵢ|) / pⱼ, or the update is not used for the noise.
 //
-// Who is alone with a word that is not so loses its connection, before a second one counts. Where
-// most others were found wrong, too, it is rather the shard that is, and nothing is learnt.
+// A single worker with a wrong report is disconnected before its second report counts. If most other
+// workers were found wrong too, the shard is the likely cause: then the gradient's length is ignored.
 
-// sameLength is by how much, of the smaller, two measurements of one |g|² may differ: a shard's is
-// good to 10⁻⁵ (wire.ReadSquares), a worker's, in float64, to n·2⁻⁵³ for n elements, which is 10⁻⁶
-// for 2³³ of them; ten times that.
+// sameLength is the relative difference, of the smaller one, that two measurements of one |g|² may
+// have: a shard's is accurate to 10⁻⁵ (wire.ReadSquares), a worker's, in float64, to n·2⁻⁵³ for n
+// elements, which is 10⁻⁶ for 2³³ of them; ten times that.
 const sameLength = 1e-4
 
-// alike says whether two squared norms are of one vector.
+// alike reports whether two squared norms can be of one vector.
 func alike(a, b float64) bool { return math.Abs(a-b) <= sameLength*min(a, b) }
 
-// agree says whether copies of a shard say the same of a slice that they have measured: how long it
-// is, or that it is not finite.
+// agree reports whether two copies of a shard measured the same of a slice: the same length, or both
+// that it is not finite.
 func agree(a, b float64) bool {
-	none := func(x float64) bool { return x-x != 0 }
-	return none(a) && none(b) || alike(a, b)
+	notFinite := func(x float64) bool { return x-x != 0 }
+	return notFinite(a) && notFinite(b) || alike(a, b)
 }
 
-// belied is a member whose word was not so.
+// belied is a member that reported a false length. It is the error that its eviction names.
 type belied struct {
 	server   bool
 	rank     int
-	worker   star.Worker // whose gradient it is
+	worker   star.Worker // that computed the gradient
 	step     int64
-	said, is float64 // |g|², or of a slice
+	said, is float64 // |g|², or of a slice: as reported, and as measured
 }
 
-// Error says who has said what, and what others have measured.
+// Error says what was reported and what others measured.
 func (b *belied) Error() string {
 	if b.server {
-		return fmt.Sprintf("says that its slice of the gradient of worker %d, step %d, has a squared norm of %.6g, and it is %.6g", b.worker, b.step, b.said, b.is)
+		return fmt.Sprintf("reported a squared norm of %.6g for its slice of the gradient of worker %d, step %d; others measured %.6g",
+			b.said, b.worker, b.step, b.is)
 	}
-	return fmt.Sprintf("says that its gradient of step %d has a squared norm of %.6g, and the shards hold one of %.6g", b.step, b.said, b.is)
+	return fmt.Sprintf("reported a squared norm of %.6g for its gradient of step %d; the shards measured %.6g", b.said, b.step, b.is)
 }
 
-// expel has a member leave.
+// expel evicts a member that reported a false length.
 func (l *Shards) expel(b belied) {
 	l.out = append(l.out, Ready{Evict: &Eviction{Server: b.server, Rank: b.rank, Why: &b}})
 }
 
-// arbitrate settles what copies of shards do not say alike of the gradient of w. A server is wrong
-// if without its word the worker's is right, or if it is alone against several that agree. Where
-// that is no server or more than one, the slice counts as not finite if anybody says so, and else
-// as not measured.
+// arbitrate resolves disagreements between copies of shards on the gradient of w. A server is wrong if
+// the worker's length is right without that server's report, or if the server contradicts several that
+// agree. With no wrong server or more than one, the slice counts as not finite if any copy says so, and
+// otherwise as not measured.
 func (l *Shards) arbitrate(w star.Worker) {
 	a := &l.states[w]
 	if len(a.disputed) == 0 {
@@ -74,7 +78,7 @@ func (l *Shards) arbitrate(w star.Worker) {
 	}
 	own := !a.coded && (a.group == nil || len(a.group.in) == 1)
 	var wrong []belied
-	var whole float64 // |g|² without that word
+	var whole float64 // |g|² without the wrong server's report
 	for _, shard := range slices.Sorted(maps.Keys(a.disputed)) {
 		for _, s := range a.disputed[shard] {
 			if slices.ContainsFunc(wrong, func(b belied) bool { return b.rank == s.Server }) {
@@ -100,9 +104,9 @@ func (l *Shards) arbitrate(w star.Worker) {
 	a.disputed = nil
 }
 
-// without is the squared norm of a gradient, and of a slice of it that copies do not say alike, if
-// the word of a server does not count. Not ok: then others do not agree, either, or nobody has
-// measured it. several: in each such slice several others agree.
+// without is the squared norm of a gradient, and of a disputed slice of it, without the reports of a
+// server. Not ok: the other copies disagree as well, or did not measure. several: in each such slice
+// several others agree.
 func (a *workerState) without(server, shard int) (total, slice float64, several, ok bool) {
 	total, several = a.sum2, true
 	for at, sums := range a.disputed {
@@ -126,13 +130,13 @@ func (a *workerState) without(server, shard int) (total, slice float64, several,
 	return total, slice, several, true
 }
 
-// weigh holds the word of a worker on its gradient, which has arrived whole, against what shards have measured.
+// weigh compares a worker's report on its complete gradient with what shards have measured.
 func (l *Shards) weigh(w star.Worker) {
 	a := &l.states[w]
 	if !l.weighs || l.shards == 0 || a.coded || a.unknown || len(a.bad) > 0 || a.group != nil && len(a.group.in) > 1 {
 		return
 	}
-	// A gradient that was skipped is pushed as zeros, and its norm is none.
+	// A skipped gradient is pushed as zeros, and its norm is reported as NaN.
 	if a.honest = alike(a.norm2, a.sum2) || a.norm2 != a.norm2 && a.sum2 == 0; a.honest {
 		a.weighed = true
 		return

@@ -8,30 +8,33 @@ import (
 	"star/transport/wire"
 )
 
-// Snapshot is from what an engine goes on where another one has left off.
+// Snapshot is the state from which an engine continues where another one ended.
 type Snapshot struct {
 	Progress
-	Seq   int64   `json:"seq"` // of the last Fire
-	Waste int64   `json:"waste"`
-	Steps []int64 `json:"steps"` // by worker, in hand; -1: nobody has had the rank
+	Seq   int64 `json:"seq"` // of the last Fire
+	Waste int64 `json:"waste"`
 
-	// A ring's.
-	Rounds       []SnapshotRound      `json:"rounds"` // that were granted and are not complete
+	// By worker, in hand; -1: the rank was never used.
+	Steps []int64 `json:"steps"`
+
+	// Of a ring only.
+	Rounds       []SnapshotRound      `json:"rounds"` // granted and not complete
 	RiderBatches []SnapshotRiderBatch `json:"batches of riders,omitempty"`
 }
 
-// CommitMetadata is what goes with a Fire for who takes the job over: the Snapshot after it,
-// without Seq, which the Fire has.
+// CommitMetadata is sent with a Fire for a coordinator that takes over: the Snapshot after it, without
+// Seq, which the Fire has.
 type CommitMetadata struct {
 	Snapshot
 
-	// Whose gradients are applied, with which samples, and dropped, where the Fire names only who
-	// has pushed their sums: a tree.
-	Summed []Share       // nil: each gradient of the Fire is its worker's alone
+	// Applied gradients with their samples, and dropped ones, where the Fire names only the workers
+	// that pushed sums of them (a tree).
+	// nil: each gradient of the Fire is of one worker
+	Summed []Share
 	Left   []star.Worker // dropped
 }
 
-// Share is the part of a worker in an update.
+// Share is a worker's part of an update.
 type Share struct {
 	Worker star.Worker
 	Span
@@ -72,7 +75,7 @@ func (m *CommitMetadata) appendTo(b []byte) []byte {
 	return b
 }
 
-var errMetadata = errors.New("engine: what goes with a fire cannot be read")
+var errMetadata = errors.New("engine: invalid metadata of a fire")
 
 // ParseCommitMetadata reads what appendTo has written. What is cut, of another version of the
 // format, or cannot be so, such as samples behind the cursor, is an error.
@@ -86,7 +89,7 @@ func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 		b = b[n:]
 		return v
 	}
-	list := func() int { // each element has a byte at least
+	list := func() int { // each element has at least one byte
 		n := get()
 		if n < 0 || n > int64(len(b)) {
 			err, n = errMetadata, 0
@@ -137,8 +140,7 @@ func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 	return m, nil
 }
 
-// remark is the metadata that belongs to the last Fire that the scheduler has made, that of o; nil
-// where nobody can take over.
+// remark is the metadata of o's Fire, the last one that was made; nil where no coordinator can take over.
 func (l *Shards) remark(o *Ready) []byte {
 	if !l.metadata {
 		return nil
@@ -149,14 +151,14 @@ func (l *Shards) remark(o *Ready) []byte {
 		for i, s := range o.Pieces {
 			m.Summed = append(m.Summed, Share{o.Members[i].Worker, s})
 		}
-		for i := len(o.Pieces); i < len(o.Members); i++ { // each reports for itself: there are records
+		for i := len(o.Pieces); i < len(o.Members); i++ { // each reports for itself, so records have the samples
 			m.Summed = append(m.Summed, Share{Worker: o.Members[i].Worker})
 		}
 	}
-	return m.appendTo(nil) // not reused: it waits in the outboxes
+	return m.appendTo(nil) // not reused: the outboxes keep it
 }
 
-// WorkersOf is whose gradients they are.
+// WorkersOf lists the workers of gradients.
 func WorkersOf(gs []wire.Gradient) []star.Worker {
 	ws := make([]star.Worker, len(gs))
 	for i, g := range gs {
@@ -165,7 +167,7 @@ func WorkersOf(gs []wire.Gradient) []star.Worker {
 	return ws
 }
 
-// StepOf is the step of a worker in a list of them, -1 if it is not there.
+// StepOf is the step of worker w; -1 if the list does not have it.
 func StepOf(steps []int64, w int) int64 {
 	if w < len(steps) {
 		return steps[w]
@@ -173,8 +175,8 @@ func StepOf(steps []int64, w int) int64 {
 	return -1
 }
 
-// clearStore has the shards drop what they hold of gradients that no Fire names, from the steps of
-// the last metadata on: their batches are handed out again, and their memory is needed.
+// clearStore has shards drop gradients that no Fire names, from the steps of the last metadata on. Their
+// batches are handed out again, and their memory is needed.
 func (l *Shards) clearStore(from, to []int64) {
 	for w, last := range to {
 		for step := max(StepOf(from, w), 0); step <= last; step++ {

@@ -8,7 +8,7 @@ import (
 	"star/ps/replica"
 )
 
-// measure takes in what the copies of a shard say of its slice of the present gradient.
+// measure adds what the copies of a shard measured of its slice of the present gradient.
 func (a *workerState) measure(shard int, sums []replica.Sum) {
 	sums = slices.DeleteFunc(slices.Clone(sums), func(s replica.Sum) bool { return s.Sum2 < 0 })
 	if len(sums) == 0 {
@@ -31,12 +31,12 @@ func (a *workerState) measure(shard int, sums []replica.Sum) {
 	}
 }
 
-// unmeasure forgets that: another gradient is to come.
+// unmeasure clears the measurements for the next gradient.
 func (a *workerState) unmeasure() {
 	a.sum2, a.unknown, a.disputed, a.bad, a.poison, a.factor = 0, false, nil, nil, poison.None, 0
 }
 
-// judge looks at a gradient that has arrived whole.
+// judge decides whether a complete gradient is poisoned.
 func (l *Shards) judge(a *workerState) {
 	switch {
 	case l.guard == nil:
@@ -46,12 +46,12 @@ func (l *Shards) judge(a *workerState) {
 		a.poison, a.factor = l.guard.Judge(a.sum2)
 	}
 	if a.poison != poison.None {
-		a.last.samples = 0 // nor is the next one compared with it
+		a.last.samples = 0 // the next one is not compared with it either
 	}
 }
 
-// poisoned says whether the present gradient of a worker, which may be in another one's report,
-// does not belong.
+// poisoned reports whether the present gradient of a worker, which may be in another worker's report,
+// is to be left out.
 func (l *Shards) poisoned(w star.Worker) (Poisoned, bool) {
 	a, top := &l.states[w], &l.states[l.lead(w)]
 	cause := top.poison

@@ -9,30 +9,30 @@ import (
 	"star/transport/wire"
 )
 
-// A round of a plan with a queue (modes.Plan.Queue): everybody is handed more of the stream than
-// its share, computes it part by part, and says each part. As soon as those that are done, and
-// those that somebody is at, are a round's samples, everybody is told to stop; it finishes the part
-// that it is at. What nobody has begun is handed out again, first of all.
+// A round of a plan with a queue (modes.Plan.Queue): every worker gets a lease, which is more of the
+// stream than its share, computes it part by part, and reports each part. The round is full when the
+// finished parts and those in progress cover its samples; then all workers get a stop, and each finishes
+// its present part. Leased samples that were not begun are handed out again, before others.
 //
-//	Release (lease) ──► part ──► Computed ──► part ──► … ──► Cancel ──► the part that it is at ──► Arrive
+//	Release (lease) ──► part ──► Computed ──► part ──► … ──► Cancel ──► finish the present part ──► Arrive
 //
-// Nobody waits for an answer between two parts, and whoever takes from the queue more slowly has
-// less of the round.
+// Workers do not wait for an answer between two parts. A slower worker computes fewer parts of the round.
 
-// haste is how a queue allows for the time that words take: what is begun between the last word
-// that was heard and the one to stop is in the round, too. As much of the latest rounds was more
-// than what had been taken when everybody was told; so early the next one is told.
+// haste corrects for the delay of messages: parts that begin between the last report and the stop are in
+// the round, too. over is the average by which the latest rounds exceeded the samples at the time of the
+// stop; the next stop is that much earlier.
 type haste struct {
-	asked int64   // samples that were taken when everybody in the present round was told to stop; 0: nobody was
-	over  float64 // more than that, of the latest rounds
+	// Samples taken when the workers of the present round were told to stop; 0: they were not.
+	asked int64
+	over  float64 // samples beyond asked, average of the latest rounds
 }
 
-// enough says whether everybody is to stop when so many samples of a round are taken.
+// enough reports whether to stop the workers of a round when taken of its samples are taken.
 func (h *haste) enough(taken, round int64) bool {
 	return float64(taken) >= float64(round)-min(h.over, float64(round)/2)
 }
 
-// had notes how many samples a round has come to.
+// had records the number of samples of a finished round.
 func (h *haste) had(samples int64) {
 	if h.asked > 0 {
 		h.over += (float64(max(samples-h.asked, 0)) - h.over) / 4
@@ -40,12 +40,12 @@ func (h *haste) had(samples int64) {
 	h.asked = 0
 }
 
-// leased is how many times what it has had of the latest rounds a worker is handed for the next one:
-// enough for the others to do what one of three leaves undone, and so much at most is a round longer
-// than it should be where words take longer than it.
+// leased is a worker's lease for the next round, as a multiple of its samples in the latest rounds. It
+// suffices for two workers to do the work of a third. Where messages take longer than a round, it also
+// bounds how much too long a round can get.
 const leased = 1.5
 
-// allowance is how many samples, of whole parts, that is of a round.
+// allowance is the lease of w in samples, rounded up to whole parts.
 func (l *scheduler) allowance(w star.Worker, plan modes.Plan, round int64) int {
 	had := l.states[w].drawn * float64(round)
 	if had == 0 {
@@ -55,7 +55,7 @@ func (l *scheduler) allowance(w star.Worker, plan modes.Plan, round int64) int {
 	return part * int(math.Ceil(leased*had/float64(part)))
 }
 
-// drew notes how many samples of a round a worker has had.
+// drew records how many samples of a round a worker computed.
 func (l *scheduler) drew(w star.Worker, samples int, round int64) {
 	a, part := &l.states[w], float64(samples)/float64(max(round, 1))
 	if a.drawn == 0 {
@@ -64,7 +64,7 @@ func (l *scheduler) drew(w star.Worker, samples int, round int64) {
 	a.drawn = (a.drawn + part) / 2
 }
 
-// allowances are what a worker is handed for this round, and what it and all others without a lease are.
+// allowances are the lease of w for this round, and the sum of it and the leases that others have yet to get.
 func (l *Shards) allowances(w star.Worker) (own, all int) {
 	own = l.allowance(w, l.plan, l.round())
 	for v := range l.states {
@@ -75,7 +75,7 @@ func (l *Shards) allowances(w star.Worker) (own, all int) {
 	return own, own + all
 }
 
-// trim gives back what of its batch a worker has not computed: all but the first so many samples.
+// trim hands out again what a worker has not computed of its batch: it keeps the first samples.
 func (l *Shards) trim(a *workerState, samples int) {
 	if a.part == 0 {
 		return
@@ -88,14 +88,14 @@ func (l *Shards) trim(a *workerState, samples int) {
 	}
 }
 
-// Computed notes how much of its batch a worker has, and says whom to stop. Who tells of a version
-// that it was not released with, or no more than before, gets an error.
+// Computed records how much of its batch a worker has computed, and stops the round when it is full. An
+// error: a version that the worker was not released with, or no more samples than before.
 func (l *Shards) Computed(m wire.Computed) ([]Ready, error) {
 	l.out = l.out[:0]
 	a := &l.states[m.Worker]
 	switch {
 	case !a.live || a.parked || a.arrived || a.part == 0 || m.Version != a.basis:
-		return nil, fmt.Errorf("worker %d told what it has of version %d, which nobody has asked for", m.Worker, m.Version)
+		return nil, fmt.Errorf("worker %d reported samples of version %d, which were not asked for", m.Worker, m.Version)
 	case m.Samples <= a.done || m.Samples > a.whole():
 		return nil, fmt.Errorf("worker %d has computed %d samples, of a batch of %d, after %d", m.Worker, m.Samples, a.whole(), a.done)
 	}
@@ -104,7 +104,7 @@ func (l *Shards) Computed(m wire.Computed) ([]Ready, error) {
 	return l.out, nil
 }
 
-// emptied stops everybody in the round when nothing is left to take, or the plan has no queue any more.
+// emptied stops all workers of the round when it is full, or when the plan has no queue any more.
 func (l *Shards) emptied() {
 	if !l.queues {
 		return

@@ -11,28 +11,25 @@ import (
 	"star/transport/wire"
 )
 
-// Ring is the engine of all-reduce: it says who is in the ring, hands out rounds, and counts what came of them.
+// Ring is the engine of all-reduce: it decides which workers form the ring, grants rounds and accounts for them.
 //
-// Round r makes version r+1 of version r, out of a batch of every member and of
-// riders' gradients that were there in time. Rounds are granted one ahead, so that no
-// member waits for the coordinator:
+// Round r makes version r+1 from version r, from a batch of every member and the riders' gradients that
+// arrived in time. Rounds are granted one ahead, so that no member waits for the coordinator:
 //
 //	version       next                  (granted: version … next-1)
 //	   │ r in hand │ r+1 │
 //	   ▼           ▼     ▼
 //	   all members have made it (Tally) ──► version+1; a release of round next to every member
 //
-// A change of plan takes effect at round next, under a new generation, whose members
-// are told of it before any of their releases. When a member is gone, the ring of the
-// others is formed at once: they agree on the highest version that one of them has,
-// and say so (Formed). A round below it is complete, whatever had been heard of
-// it; the batches of the others are handed out again. So nothing is lost and nothing
-// is applied twice.
+// A change of plan takes effect at round next, under a new generation. Its members get the new Ring
+// before any of their releases. When a member has left, the ring of the others is formed at once: they
+// agree on the highest version that one of them has, and report it (Formed). Rounds below that version
+// are complete, whether or not all tallies arrived; the batches of the other rounds are handed out
+// again. So no sample is lost, and none is applied twice.
 //
-// A rider has one batch at a time and keeps it across changes of the ring, until its
-// gradient was carried, or dropped as too old, or until it is no rider any more: then
-// the batch is handed out again. When the stream is used up, riders' batches that
-// were not carried go to the members.
+// A rider has one batch at a time and keeps it across changes of the ring: until its gradient was
+// carried, or dropped as too old, or until it is not a rider any more. In the last case the batch is
+// handed out again. When the stream is used up, riders' batches that were not carried go to the members.
 type Ring struct {
 	scheduler
 	of      wire.Ring   // Wait and MaxStale of all rings
@@ -40,28 +37,35 @@ type Ring struct {
 	next    int64       // the first round that is not granted
 	rounds  []ringRound // version … next-1
 
-	remarks int64 // metadata (ringmetadata.go)
-	// now is the ring that makes the round in hand. staged is announced, and makes those that are granted
-	// from its first on.
+	remarks int64 // number of metadata of this term (ringmetadata.go)
+	// now is the ring of the round in hand. staged is announced, and makes the rounds from its first on.
 	generation int64 // of the newest formation
 	now        formation
-	staged     *formation            // takes over at its from
-	changed    bool                  // plan or membership have changed since the newest formation
-	forming    []star.Worker         // rounds wait for these to form the ring
-	words      map[star.Worker]int64 // the versions that those say who have formed it: they have agreed on one
-	liars      []star.Worker         // said another one than the others
-	heard      map[star.Worker]int64 // the step behind that of the last record
-	since      int64                 // generation of the last ring that was formed at once: all before it are void
+	staged     *formation // takes over at its from
+	changed    bool       // plan or membership have changed since the newest formation
 
-	// unformed is who of a planned ring has not said Formed, by generation. A ring may
-	// be replaced before it has made a round, and still its members form it, so that
-	// they get the parameters; who is gone makes them wait in vain.
+	// Workers that have yet to form the ring; rounds wait for them.
+	forming []star.Worker
+
+	// By worker that has formed the ring: the version that its members agreed on.
+	words map[star.Worker]int64
+	liars []star.Worker         // reported another version than the others
+	heard map[star.Worker]int64 // the step after that of the last record
+
+	// Generation of the last ring that was formed at once; earlier ones are void.
+	since int64
+
+	// unformed lists, by generation, the members of a planned ring that have not reported Formed. A ring
+	// can be replaced before it makes a round. Its members form it all the same, because they get the
+	// parameters in it; they would wait in vain for a member that left.
 	unformed map[int64][]star.Worker
 
-	riderBatches map[star.Worker]riderBatch // batches of riders
-	lates        map[star.Worker]late       // of members that were not among the first in the last closed round, and have told what they have
-	closed       bool                       // the stream is used up: no riders any more
-	over         bool                       // the job is: nobody forms a ring any more
+	riderBatches map[star.Worker]riderBatch
+
+	// lates has gradients of members that the last closed round left out, and that have reported their samples.
+	lates  map[star.Worker]late
+	closed bool // the stream is used up: there are no riders any more
+	over   bool // the job is over: no more rings form
 
 	blame
 
@@ -69,52 +73,64 @@ type Ring struct {
 	saveAt int64 // take kept at this version; -1: none
 
 	params int64     // elements of a gradient
-	after  *Snapshot // from which it goes on; nil: it begins
+	after  *Snapshot // where it continues; nil: the job is new
 }
 
-// blame is why rings have failed, and who was named.
+// blame is why rings have failed, and which workers the members suspect.
 type blame struct {
-	faults   int                 // rings that failed since the last complete round
-	fault    string              // why the present one failed; empty: it did not
-	suspects map[star.Worker]int // how often it was named
-	accusers map[star.Worker]int // how often it named somebody
+	faults int // rings that failed since the last complete round
+
+	// Why the present ring failed; empty: it did not.
+	fault    string
+	suspects map[star.Worker]int // how often a worker was suspected
+	accusers map[star.Worker]int // how often a worker suspected another
 }
 
-// ringRound is a round that was granted and is not complete. It needs all its members: nobody else
-// can make it, so who is told of it by metadata knows all that can have been made.
+// ringRound is a granted round that is not complete. It needs all its members, and no others can make
+// it. So a coordinator that reads it in metadata knows of all versions that can exist.
 type ringRound struct {
 	generation int64 // of its ring
-	of         int64 // of its ring
-	members    []star.Worker
-	spans      []Span // of each; Count 0: has no samples, and takes part
-	arrived    []bool
-	norm2      []float64 // of each member's gradient
-	left       int       // members that have not arrived
-	local      int       // steps that each member makes by itself; 0: gradients
-	total      int64
-	repeats    bool                       // its batches are those of the round before, whose samples are counted
-	totals     wire.Tally                 // Carried and Dropped
-	recalled   map[star.Worker]riderBatch // batches of riders that are in it, of which riders' batches does not know
+	// of its ring: B of the update rule
+	of      int64
+	members []star.Worker
+
+	// By member: its batch; Count 0: it has no samples, and takes part all the same.
+	spans   []Span
+	arrived []bool
+	norm2   []float64 // of each member's gradient
+	left    int       // members that have not arrived
+
+	// Local steps of each member; 0: it computes one gradient.
+	local  int
+	total  int64
+	totals wire.Tally // Carried and Dropped
+
+	// repeats marks a round with the batches of the round before, which counts their samples.
+	repeats bool
+
+	// recalled has batches of riders that are in the round and not in Ring.riderBatches.
+	recalled map[star.Worker]riderBatch
 
 	closing
 	drawing
 }
 
-// riderBatch is a rider's batch. It has one at a time, and keeps it across changes of the ring
-// until it was carried, dropped as too old, or is to be handed out again because it is no rider any
-// more.
+// riderBatch is a rider's only batch. The rider keeps it across changes of the ring until it was carried,
+// dropped as too old, or, when it is not a rider any more, handed out again.
 type riderBatch struct {
 	Span
 	basis int64
-	norm2 float64 // of its gradient, once it is on its way
+	norm2 float64 // of its gradient, once its record has arrived
 	read  int64   // samples applied when it was handed out
-	made  int64   // version of the parameters of its gradient, which may be a later one than basis; 0: nobody has said
+
+	// made is the version of the parameters of its gradient, which may be later than basis; 0: unknown.
+	made int64
 }
 
-// used is the version of the parameters of its gradient, in a round that is made of version at.
+// used is the version of the parameters of its gradient, in a round that begins with version at.
 func (e *riderBatch) used(at int64) int64 { return max(e.basis, min(e.made, at)) }
 
-// RingAhead is how many rounds are granted and not complete, at most.
+// RingAhead is the maximum number of rounds that are granted and not complete.
 const RingAhead = 2
 
 // NewRing is an engine of all-reduce. Its rings begin with c.Ring.
@@ -131,7 +147,7 @@ func NewRing(c Config) *Ring {
 	return r
 }
 
-// Begin forms the first ring and grants its rounds, or goes on with what members have told (t).
+// Begin forms the first ring and grants its rounds, or continues from the reports of members (t).
 func (r *Ring) Begin(t *Told) []Ready {
 	if t != nil {
 		return r.resume(t)
@@ -150,13 +166,13 @@ func (r *Ring) Begin(t *Told) []Ready {
 	return r.out
 }
 
-// order appends an empty order to what the present call returns.
+// order appends an empty Ready to the result of the present call.
 func (r *Ring) order() *Ready {
 	r.out = append(r.out, Ready{})
 	return &r.out[len(r.out)-1]
 }
 
-// Install takes up a change of plan or of members, as soon as that can be.
+// Install changes the plan. The ring changes as soon as it can.
 func (r *Ring) Install(p modes.Plan) []Ready {
 	r.out = r.out[:0]
 	r.plan = p
@@ -165,13 +181,15 @@ func (r *Ring) Install(p modes.Plan) []Ready {
 	return r.out
 }
 
-// Leave forgets a worker.
+// Leave removes a worker. Its batch is handed out again once it is known not to be applied.
 func (r *Ring) Leave(w star.Worker) []Ready {
 	r.out = r.out[:0]
 	if !r.states[w].live {
 		return nil
 	}
 	r.states[w].live, r.states[w].parked = false, true
+	// The others wait for a member in their exchange, so they form a ring without it at once. A rider is only
+	// left out of the next ring.
 	member := slices.Contains(r.involved(), w)
 	switch {
 	case r.over:
@@ -185,9 +203,9 @@ func (r *Ring) Leave(w star.Worker) []Ready {
 	return r.out
 }
 
-// Tally notes that a member has made a version, and what it knows of it. A version that nobody was
-// granted, gradients of riders that it was not to carry, and samples that its members were not
-// given, are errors; of a round that was given up nothing is noted.
+// Tally records that a member has made a version, and what the version contains. An error: a version
+// that was not granted, riders that the member was not to carry, or samples that the members were not
+// given. A tally of an abandoned round changes nothing.
 func (r *Ring) Tally(t wire.Tally) ([]Ready, error) {
 	r.out = r.out[:0]
 	if err := r.sayable(&t); err != nil || t.Hash != 0 {
@@ -195,22 +213,22 @@ func (r *Ring) Tally(t wire.Tally) ([]Ready, error) {
 	}
 	i := t.Version - 1 - r.version
 	if i < 0 || i >= int64(len(r.rounds)) || r.rounds[i].generation != t.Generation {
-		return nil, nil // of a round that was given up
+		return nil, nil // of an abandoned round
 	}
 	rd := &r.rounds[i]
 	if !rd.fits(&t) {
-		return nil, fmt.Errorf("tells that version %d has %v samples of its members, which they were not given", t.Version, t.Samples)
+		return nil, fmt.Errorf("reported samples %[2]v of its members in version %[1]d, which do not fit their batches", t.Version, t.Samples)
 	}
-	if t.Sum2 == 0 { // this one has made the version of another's sum
+	if t.Sum2 == 0 { // it has received another member's sum
 		t.Sum2 = rd.totals.Sum2
 	}
 	if err := r.behind(&t); err != nil {
 		return nil, err
 	}
-	// All members have the same from the exchange, so whichever word comes last may stand.
+	// The content is the same for all members, from the exchange: the last tally counts.
 	rd.totals = t
 	k := slices.Index(rd.members, t.Worker)
-	if k < 0 || rd.arrived[k] { // it has received this version, and knows what is in it
+	if k < 0 || rd.arrived[k] { // it has received this version: its tally has the content only
 		return nil, nil
 	}
 	rd.arrived[k] = true
@@ -218,17 +236,17 @@ func (r *Ring) Tally(t wire.Tally) ([]Ready, error) {
 	if rd.left > 0 || i > 0 || len(r.forming) > 0 {
 		return nil, nil
 	}
-	for len(r.rounds) > 0 && r.rounds[0].left == 0 { // the next one may be of another ring, and have been quicker
+	for len(r.rounds) > 0 && r.rounds[0].left == 0 { // the next round may be of another ring, and complete already
 		r.complete()
 		r.proceed()
 	}
 	return r.out, nil
 }
 
-// behind notes how stale the gradients are that a member has carried.
+// behind records the staleness of the gradients that a member has carried.
 func (r *Ring) behind(t *wire.Tally) error {
 	if n := len(t.Behind); n > 0 && n != len(t.Carried) {
-		return fmt.Errorf("tells of %d gradients of riders how stale they are, and has carried %d", n, len(t.Carried))
+		return fmt.Errorf("reported how stale %d gradients of riders are, but carried %d", n, len(t.Carried))
 	}
 	for i, n := range t.Behind {
 		g := t.Carried[i]
@@ -240,24 +258,23 @@ func (r *Ring) behind(t *wire.Tally) error {
 	return nil
 }
 
-// Arrive notes a record: a member's of the round that it has made, a rider's of the gradient that
-// is on its way to its parent. A step that was heard of or is far ahead, and more samples than its
-// largest batch had, are errors.
+// Arrive takes a record: a member's of the round that it has made, or a rider's of the gradient that is
+// on its way to its parent. An error: a step that was reported before or is far ahead, or more samples
+// than the worker's largest batch.
 func (r *Ring) Arrive(rec star.Record, _ bool) (Batch, []Ready, error) {
 	a := &r.states[rec.Worker]
 	switch {
 	case rec.Step < r.heard[rec.Worker] || rec.Step > a.step+maxSkip:
-		return Batch{}, nil, fmt.Errorf("step %d, and step %d is due", rec.Step, a.step)
+		return Batch{}, nil, fmt.Errorf("reported step %d; step %d is due", rec.Step, a.step)
 	case rec.Samples > a.most:
-		return Batch{}, nil, fmt.Errorf("a gradient over %d samples, of a batch of at most %d", rec.Samples, a.most)
+		return Batch{}, nil, fmt.Errorf("reported a gradient over %d samples; its batches have at most %d", rec.Samples, a.most)
 	}
 	r.arrived(&rec)
 	return Batch{Start: -1}, nil, nil
 }
 
-// arrived takes a record's step and norm into the state of its worker: a rider's gradient waits for
-// the exchange that takes it along, a member's belongs to the round, of those granted, that was
-// computed on its version.
+// arrived copies a record's step and norm to its worker's state. A rider's gradient waits for the
+// exchange that carries it; a member's belongs to the granted round that was computed on its version.
 func (r *Ring) arrived(rec *star.Record) {
 	a := &r.states[rec.Worker]
 	a.step = rec.Step + 1
@@ -281,9 +298,9 @@ func (r *Ring) arrived(rec *star.Record) {
 	}
 }
 
-// complete accounts for the first of the rounds: its samples are applied, riders that were carried
-// are without a batch, and how stale each gradient was is counted. A member's is of the version
-// that the round was made of; a rider's may be older.
+// complete accounts for the first round: its samples are applied, carried riders have no batch any more,
+// and the staleness of each gradient is counted. A member's gradient is of the version before the round;
+// a rider's may be older.
 func (r *Ring) complete() {
 	l, rd := &r.scheduler, r.rounds[0]
 	r.rounds = r.rounds[1:]
@@ -306,6 +323,7 @@ func (r *Ring) complete() {
 		})
 	}
 	r.settle(&rd, &f, &stale, &pieces)
+	// In the Fire of a ring the start of a batch identifies the gradient, in place of the step.
 	for i, w := range rd.members {
 		if rd.spans[i].Count > 0 && rd.within(i) {
 			f.Gradients = append(f.Gradients, wire.Gradient{Worker: w, Step: rd.spans[i].Start})
@@ -314,7 +332,7 @@ func (r *Ring) complete() {
 			for _, s := range had[1:] {
 				more = append(more, int64(len(pieces)), s.Start, int64(s.Count))
 			}
-			if rd.repeats { // they are in an earlier round
+			if rd.repeats { // they are counted in an earlier round
 				had[0].Count = 0
 			}
 			pieces = append(pieces, had[0])
@@ -322,8 +340,8 @@ func (r *Ring) complete() {
 			l.staleness[0]++
 		}
 	}
-	// A batch that nobody remembers was handed out by a coordinator that is gone (recall). What is known in
-	// neither place is no rider's, and is not counted.
+	// A batch that is not in riderBatches was handed out by an earlier coordinator (recall). A batch that is
+	// in neither is not a rider's, and is not counted.
 	for _, g := range rd.totals.Carried {
 		e, ok := r.riderBatches[g.Worker]
 		if ok = ok && e.Start == g.Step; ok {
@@ -348,9 +366,9 @@ func (r *Ring) complete() {
 			l.states[g.Worker].parked = true
 		}
 	}
-	// What is learned of the noise of gradients needs to know all of which the sum is made.
+	// The noise can be estimated only if all gradients of the sum are known, and if they are of one step.
 	o := r.order()
-	if len(rd.late) > 0 || r.halts || rd.local > 0 || r.turns > 1 { // the sum is of more than these gradients, or of none
+	if len(rd.late) > 0 || r.halts || rd.local > 0 || r.turns > 1 {
 		noise = pgns.Update{}
 	}
 	o.Fire, o.Stale, o.Pieces, o.More, o.Used, o.Noise, o.Round = f, stale, pieces, more, l.used, noise, noise.Round
@@ -363,7 +381,7 @@ func (r *Ring) complete() {
 	}
 }
 
-// progress is what a checkpoint of the present version must remember.
+// progress is what a checkpoint of the present version must contain.
 func (r *Ring) progress() Progress {
 	l := &r.scheduler
 	p := Progress{Version: r.version, Samples: l.used, Cursor: l.cursor, Redo: r.undone()}
@@ -388,11 +406,10 @@ func (r *Ring) progress() Progress {
 	return p
 }
 
-// proceed does what has become possible: changes of the ring, batches for riders, rounds. Nothing
-// is, while a ring forms that has failed: only then is it known which of the rounds were made. A
-// staged ring takes over when all rounds of the one before it are complete, and another one is
-// staged after that at the earliest: in its first round its members give each other the parameters,
-// and where no round is left they must have formed.
+// proceed does what has become possible: changes of the ring, batches for riders, rounds. While a failed
+// ring forms again nothing is possible, because it is not known which rounds were made. A staged ring
+// takes over when all rounds of the one before it are complete. The next one is staged only after that:
+// members get the parameters in the first round of a ring, and without a round they must have formed it.
 func (r *Ring) proceed() {
 	if len(r.forming) > 0 || r.over {
 		return
@@ -413,8 +430,8 @@ func (r *Ring) proceed() {
 		if len(r.rounds) > 0 || len(r.riderBatches) == 0 || r.closed {
 			break
 		}
-		// No samples are left but those that riders have. Their gradients may
-		// never come; members are quicker.
+		// All remaining samples are in riders' batches. Their gradients may never arrive, and members
+		// are faster: the batches go to them.
 		r.closed, r.changed = true, true
 	}
 	if len(r.rounds) == 0 {
@@ -424,15 +441,15 @@ func (r *Ring) proceed() {
 	}
 }
 
-// redo has a piece handed out again.
+// redo hands out a piece again.
 func (r *Ring) redo(s Span) {
 	if s.Count > 0 {
 		r.again(s)
 	}
 }
 
-// hire gives riders a batch that have none. pull: they ask their parent for the
-// parameters, because nobody sends them by itself.
+// hire gives a batch to riders without one. pull: they ask their parent for the parameters, because no
+// member sends them unasked.
 func (r *Ring) hire(pull bool) {
 	for _, rider := range r.now.riders {
 		w := rider.Worker
@@ -450,16 +467,16 @@ func (r *Ring) hire(pull bool) {
 	}
 }
 
-// assign notes the batch that w computes, of version basis.
+// assign records the batch that w computes on version basis.
 func (r *Ring) assign(w star.Worker, s Span, basis int64) {
 	a := &r.states[w]
 	a.parked, a.waiting, a.start, a.count, a.basis = false, false, s.Start, s.Count, basis
 	a.most = max(a.most, s.Count)
 }
 
-// grant releases rounds up to so many ahead of the version, as long as there are samples. Samples
-// are taken in order of rounds and, in a round, of rank. The last round may have members without
-// samples: they take part in the exchange all the same.
+// grant releases rounds until ahead are granted and not complete, while samples are left. Samples are
+// taken by round and, in a round, by rank. In the last round members may have no samples; they take part
+// in the exchange all the same.
 func (r *Ring) grant(ahead int64) {
 	for r.next < r.version+ahead {
 		f := &r.now
@@ -469,7 +486,7 @@ func (r *Ring) grant(ahead int64) {
 		local := r.plan.Local
 		rd := ringRound{generation: f.generation, of: f.of, local: local, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
 		if f.queue > 0 && !r.draws(f, &rd) {
-			return // the round in hand gives back what makes this one whole
+			return // samples that the round in hand gives back may complete this one
 		}
 		for i, w := range f.members {
 			if f.queue > 0 {
@@ -483,6 +500,7 @@ func (r *Ring) grant(ahead int64) {
 			rd.spans = append(rd.spans, s)
 			rd.total += int64(s.Count)
 		}
+		// Later turns use the batches of turn 0, which counts their samples.
 		if r.turn(r.next) > 0 {
 			rd.total, rd.repeats = 0, true
 		} else if rd.total == 0 {
@@ -493,7 +511,7 @@ func (r *Ring) grant(ahead int64) {
 		o := r.order()
 		for i, w := range f.members {
 			s := rd.spans[i]
-			rd.norm2[i] = math.NaN() // until its record is there
+			rd.norm2[i] = math.NaN() // until its record arrives
 			r.assign(w, s, r.next)
 			r.states[w].most = max(r.states[w].most, rd.whole(i))
 			m := wire.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: local, Micro: f.micro, Cap: f.cap}
@@ -507,12 +525,12 @@ func (r *Ring) grant(ahead int64) {
 	}
 }
 
-// Drained reports whether nothing is under way, and nothing is left.
+// Drained reports whether nothing is under way.
 func (r *Ring) Drained() bool {
 	return len(r.rounds) == 0 && len(r.riderBatches) == 0 && len(r.forming) == 0
 }
 
-// Lacking lists whom the round in hand, or the ring that forms, waits for.
+// Lacking lists the workers that the round in hand, or the ring that forms, waits for.
 func (r *Ring) Lacking() []star.Worker {
 	if len(r.forming) > 0 {
 		return r.forming
@@ -529,8 +547,8 @@ func (r *Ring) Lacking() []star.Worker {
 	return ws
 }
 
-// Save chooses who writes a checkpoint and of which version: the first that nobody has been
-// released with. What it must remember is known when that version is made.
+// Save chooses the version of a checkpoint, which is the first that no worker was released with, and the
+// worker that writes it. Its content is known when that version is made.
 func (r *Ring) Save() Cut {
 	f := &r.now
 	if r.staged != nil && r.next >= r.staged.from {

@@ -107,7 +107,7 @@ func TestHowStaleRidersAre(t *testing.T) {
 	}
 	r, _ := ridden(t)
 	m := wire.Tally{Generation: 1, Version: 2, Carried: []wire.Gradient{{Worker: 2, Step: r.riderBatches[2].Start}}, Behind: []int{1, 1}}
-	if _, err := r.Tally(m); err == nil || !strings.Contains(err.Error(), "of 2 gradients of riders how stale they are, and has carried 1") {
+	if _, err := r.Tally(m); err == nil || !strings.Contains(err.Error(), "how stale 2 gradients of riders are, but carried 1") {
 		t.Errorf("of two gradients where it has carried one: %v", err)
 	}
 }

@@ -10,16 +10,16 @@ import (
 
 var _ RingEngine = (*Ring)(nil)
 
-// resume has a ring formed by the members that have come and have parameters. They agree on the
-// highest version that one of them has.
+// resume has the members that came with parameters form a ring. They agree on the highest version that
+// one of them has.
 func (r *Ring) resume(t *Told) []Ready {
 	r.takeUp(r.after)
 	r.told(t.Tallies)
 	return r.regroup(t.With)
 }
 
-// End gives up rounds at Abandon, and forms no ring from Finish on. Before, the rounds under way are
-// finished.
+// End abandons rounds at Abandon, and forms no ring from Finish on. At earlier stages, the rounds under
+// way are finished.
 func (r *Ring) End(s Stage) (still bool) {
 	switch s {
 	case Stop, Freeze:
@@ -32,7 +32,7 @@ func (r *Ring) End(s Stage) (still bool) {
 	return true
 }
 
-// abandon gives up the granted rounds and the riders' batches.
+// abandon drops the granted rounds and the riders' batches: their samples are to be handed out again.
 func (r *Ring) abandon() {
 	left := r.progress().Redo
 	r.scheduler.redo, r.past = nil, nil
@@ -45,7 +45,7 @@ func (r *Ring) abandon() {
 	}
 }
 
-// Residual is 1 behind the step in hand, because 0 asks the first member for the parameters.
+// Residual is the step after the one in hand, because 0 asks the first member for the parameters.
 // Gradients are weighted before they are encoded.
 func (r *Ring) Residual(w star.Worker) (seq int64, weight float64) { return r.states[w].step + 1, 1 }
 
@@ -59,12 +59,12 @@ func (r *Ring) View() View {
 // Survives reports whether a member is left: all have the parameters.
 func (r *Ring) Survives() bool { return r.live() > 0 }
 
-// HoldsUp says what is missing of worker w, which the round in hand waits for.
+// HoldsUp names the step of worker w that the round in hand waits for.
 func (r *Ring) HoldsUp(w star.Worker) string {
 	return fmt.Sprintf("worker %d step %d", w, r.states[w].step)
 }
 
-// Worker is what the engine knows of w.
+// Worker is the engine's state of w.
 func (r *Ring) Worker(w star.Worker) Worker {
 	k := r.scheduler.Worker(w)
 	k.Holds, k.Evaluates = r.holds(w), slices.Contains(r.now.members, w)

@@ -10,34 +10,46 @@ import (
 	"star/transport/wire"
 )
 
-// formation is a ring and its riders, under a number of its own (generation). Numbers rise, over
-// all coordinators of a job (GenerationsOf), and what is said of a ring goes with its number: so
-// nothing of one is taken for another's.
+// formation is a ring and its riders. Its generation rises over all coordinators of a job
+// (GenerationsOf), and messages about a ring have its generation, so that rings are not confused.
+//
+// A ring is formed in one of two ways:
+//
+//	plan or members change    stage: announced ──► the rounds before its first are complete ──► in force
+//	a member left, or a fault reform: forming  ──► all members report Formed                ──► in force
+//
+// Invariants: at most one ring is staged. While a ring is forming no round is granted or completed. A ring
+// includes a worker that has the parameters, unless no live worker has them, which ends the job.
 type formation struct {
 	generation int64
 	from       int64 // first round
 	members    []star.Worker
 	riders     []wire.Rider
-	of         int64 // samples of one round of all live workers: B of the update rule
 
-	quorum int // with micro: members whose gradients close a round
-	micro  int // parts of a batch; 0: rounds are not closed, all members are in them
-	cap    time.Duration
-	keep   bool // what came too late for a round is in the next one
+	// Samples of one round of all live workers: B of the update rule.
+	of int64
 
-	queue int // parts of a share that members take from a queue; 0: everybody has its own
+	quorum int // with micro: number of gradients that close a round
+
+	// Parts of a batch; 0: rounds are not closed, all members are in them.
+	micro int
+	cap   time.Duration
+	keep  bool // a late gradient is used in the next round
+
+	// Parts of a share that members take from a queue; 0: each has a batch of its own.
+	queue int
 }
 
-// rides says whether w is a rider of f.
+// rides reports whether w is a rider of f.
 func (f *formation) rides(w star.Worker) bool {
 	return slices.ContainsFunc(f.riders, func(r wire.Rider) bool { return r.Worker == w })
 }
 
-// maxFaults is how often in a row a ring may fail without a round between. Each failure costs the
-// members a deadline, so that a job which cannot go on ends after some of these, and not never.
+// maxFaults is how often in a row a ring may fail without a complete round between. Each failure costs
+// the members a deadline; the limit ends a job that cannot go on.
 const maxFaults = 4
 
-// formation is the ring of the present plan and members, from a round on.
+// formation is the ring of the present plan and members, from round from on.
 func (r *Ring) formation(from int64) formation {
 	r.generation++
 	f := formation{generation: r.generation, from: from, of: r.round()}
@@ -56,10 +68,10 @@ func (r *Ring) formation(from int64) formation {
 			riders = append(riders, w)
 		}
 	}
-	if len(f.members) == 0 { // those who were waited for are gone
+	if len(f.members) == 0 { // all members of the plan have left: its riders form the ring
 		f.members, riders = riders, nil
 	}
-	if len(f.members) == 0 { // nobody is held where nobody else lives
+	if len(f.members) == 0 { // only excluded workers are left: they form the ring
 		f.members = held
 	}
 	if !r.closed {
@@ -69,7 +81,7 @@ func (r *Ring) formation(from int64) formation {
 	return f
 }
 
-// attach gives the j-th rider to the j-th member, and begins again behind the last one.
+// attach distributes riders over members, round robin.
 func attach(members, riders []star.Worker) []wire.Rider {
 	var rs []wire.Rider
 	for j, w := range riders {
@@ -78,7 +90,7 @@ func attach(members, riders []star.Worker) []wire.Rider {
 	return rs
 }
 
-// riders are the ranks of rs.
+// riders are the workers of rs.
 func riders(rs []wire.Rider) []star.Worker {
 	var ws []star.Worker
 	for _, r := range rs {
@@ -87,15 +99,16 @@ func riders(rs []wire.Rider) []star.Worker {
 	return ws
 }
 
-// tell is what w must know of f.
+// tell is the message about f for w.
 func (r *Ring) tell(w star.Worker, f *formation, now bool) To[wire.Ring] {
 	m := r.of
 	m.Generation, m.From, m.Members, m.Riders, m.Of, m.Now = f.generation, f.from, f.members, f.riders, f.of, now
 	return To[wire.Ring]{w, m}
 }
 
-// reform gives up the present ring and has the living form another one.
+// reform abandons the present ring; the live workers form another one.
 func (r *Ring) reform() {
+	// Rounds stay until the new ring has agreed on a version: only then is it known which of them were made.
 	with := r.involved()
 	r.staged, r.fault = nil, ""
 	r.now = r.formation(-1)
@@ -111,8 +124,7 @@ func (r *Ring) reform() {
 	}
 }
 
-// involved lists, with repetitions, who has the parameters, or waits for others to
-// have them.
+// involved lists, with repetitions, workers that have the parameters or wait for them in a ring that forms.
 func (r *Ring) involved() []star.Worker {
 	ws := slices.Clone(r.now.members)
 	if r.staged != nil {
@@ -126,7 +138,7 @@ func (r *Ring) involved() []star.Worker {
 	return ws
 }
 
-// holds says whether a worker has the parameters, as far as that is known.
+// holds reports whether a worker is known to have the parameters.
 func (r *Ring) holds(w star.Worker) bool {
 	for _, ws := range r.unformed {
 		if slices.Contains(ws, w) {
@@ -136,9 +148,8 @@ func (r *Ring) holds(w star.Worker) bool {
 	return slices.Contains(r.now.members, w) && !slices.Contains(r.forming, w)
 }
 
-// widen takes the living of ws into a ring, for the time being: they may be the only
-// ones that have the parameters, or wait for somebody who is gone. The ring that the plan
-// wants comes after it.
+// widen adds the live workers of ws to a ring: they may be the only ones with the parameters, or wait for
+// a worker that has left. The ring that the plan wants follows after it.
 func (r *Ring) widen(f *formation, ws []star.Worker) {
 	for _, w := range ws {
 		if r.states[w].live && !slices.Contains(f.members, w) {
@@ -152,9 +163,9 @@ func (r *Ring) widen(f *formation, ws []star.Worker) {
 	}
 }
 
-// Formed notes that a member stands in the new ring, with the version that its members have agreed
-// on. A version that nobody was granted, and a generation that there was none of, are errors; of a
-// ring that was given up nothing is noted.
+// Formed records that a member has formed the new ring, with the version that its members agreed on. An
+// error: a version that was not granted, or an unknown generation. A report of an abandoned ring changes
+// nothing.
 func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	r.out = r.out[:0]
 	w, generation, version := m.Worker, m.Generation, m.Version
@@ -164,6 +175,7 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	if err := r.known(wire.KindFormed, generation); err != nil {
 		return nil, err
 	}
+	// The report of a planned ring's member: it has the parameters. Its version is known from the first round.
 	if k := slices.Index(r.unformed[generation], w); k >= 0 {
 		if r.unformed[generation] = slices.Delete(r.unformed[generation], k, k+1); len(r.unformed[generation]) == 0 {
 			delete(r.unformed, generation)
@@ -173,7 +185,7 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	}
 	i := slices.Index(r.forming, w)
 	if i < 0 || generation != r.now.generation {
-		return nil, nil // of a ring that was replaced meanwhile, or that nobody waits for
+		return nil, nil // of a replaced ring, or of a worker that is not waited for
 	}
 	r.words[w] = version
 	if r.forming = slices.Delete(r.forming, i, i+1); len(r.forming) > 0 {
@@ -182,14 +194,14 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	if version = r.agreed(); version < r.version {
 		return nil, &LostError{fmt.Sprintf("no member is left that has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
 	}
-	// Rounds below what somebody has are complete: all that is in them came from an exchange of all members.
+	// Rounds below that version are complete: a member got their content from an exchange of all members.
 	for r.version < version {
 		if rd := &r.rounds[0]; !rd.fits(&rd.totals) {
 			return nil, &LostError{fmt.Sprintf("no remaining member reports which samples are in version %d of the parameters; resume from a checkpoint", r.version+1)}
 		}
 		r.complete()
 	}
-	// The others nobody has, and nobody can make any more: the ring that could has gone.
+	// No worker has made the other rounds, and none can: they need a ring that is replaced.
 	r.keep()
 	for i := range r.rounds {
 		for k := range r.rounds[i].members {
@@ -207,8 +219,8 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	return r.out, nil
 }
 
-// agreed is the version that the members of the new ring say that they have: what most say, or the
-// higher one. Those who say another one are to go.
+// agreed is the version that most members of the new ring report; of equal counts, the higher one. Members
+// that report another version are to be evicted.
 func (r *Ring) agreed() (version int64) {
 	count := map[int64]int{}
 	for _, v := range r.words {
@@ -228,7 +240,7 @@ func (r *Ring) agreed() (version int64) {
 	return version
 }
 
-// failed notes that a member's ring has failed.
+// failed records the failure of a member's ring.
 func (r *Ring) failed(by star.Worker, generation int64, suspect int, reason string) {
 	if generation < r.since || r.over {
 		return
@@ -240,7 +252,7 @@ func (r *Ring) failed(by star.Worker, generation int64, suspect int, reason stri
 	}
 }
 
-// Fault notes that a member's ring has failed.
+// Fault records the failure of a member's ring.
 func (r *Ring) Fault(m wire.Fault) (Failure, []Ready, error) {
 	if m.Suspect == int(m.Worker) {
 		return Failure{}, nil, errors.New("suspects itself")
@@ -252,7 +264,7 @@ func (r *Ring) Fault(m wire.Fault) (Failure, []Ready, error) {
 	return Failure{"a ring has failed", "generation", "suspect"}, nil, nil
 }
 
-// Tick forms rings anew that have failed.
+// Tick forms failed rings again, and evicts a worker that keeps them from forming.
 func (r *Ring) Tick() ([]Ready, error) {
 	os, evict, err := r.mend()
 	if err != nil {
@@ -261,16 +273,16 @@ func (r *Ring) Tick() ([]Ready, error) {
 	if evict >= 0 {
 		o := r.order()
 		o.Evict = &Eviction{Rank: int(evict), Again: true,
-			Why: errors.New("the others cannot exchange gradients with it, or it says that it has another version than they")}
+			Why: errors.New("other members cannot exchange gradients with it, or it reported another version than they did")}
 		return r.out, nil
 	}
 	return os, nil
 }
 
-// mend answers faults, when the connections of those who are gone have had a moment to end. When a
-// worker has been suspected twice in two rings in a row, one is to be taken leave of: who has
-// suspected and been suspected most often, as one that is cut off from all others both names them
-// and is named by them. An error: the ring cannot be mended.
+// mend handles faults, after connections of members that have left had time to end. When two rings in a
+// row failed and one worker was suspected twice, it evicts the worker that suspected and was suspected
+// most: a worker that is cut off from all others both names them and is named by them. An error: the
+// ring has failed too often.
 func (r *Ring) mend() (orders []Ready, evict star.Worker, err error) {
 	r.out = r.out[:0]
 	for len(r.liars) > 0 {
@@ -295,7 +307,7 @@ func (r *Ring) mend() (orders []Ready, evict star.Worker, err error) {
 	return r.out, -1, nil
 }
 
-// outcast is whom to take leave of, -1: nobody.
+// outcast is the worker to evict; -1: none.
 func (r *Ring) outcast() star.Worker {
 	out, twice := star.Worker(-1), false
 	part := func(w star.Worker) int { return r.suspects[w] + r.accusers[w] }
@@ -315,24 +327,24 @@ func (r *Ring) outcast() star.Worker {
 	return out
 }
 
-// forgive forgets what was said of w, and by it.
+// forgive forgets suspicions of w and by w.
 func (r *Ring) forgive(w star.Worker) {
 	delete(r.suspects, w)
 	delete(r.accusers, w)
 }
 
-// stage announces the ring of the present plan and members, to those who are in
-// the old one and in the new one.
+// stage announces the ring of the present plan and members to the members of the old ring and the new one.
 func (r *Ring) stage() {
 	f := r.formation(r.next)
-	lack := 0 // members that are to get the parameters
+	lack := 0 // members that need the parameters
 	for _, w := range f.members {
 		if !slices.Contains(r.now.members, w) {
 			lack++
 		}
 	}
+	// With the parameters on fewer than two members they could be lost before the others receive them.
 	if lack > 0 && len(f.members)-lack < 2 {
-		r.widen(&f, r.now.members) // with one that has them alone, or none, they could be lost before the others have them
+		r.widen(&f, r.now.members)
 	}
 	r.staged = &f
 	r.unformed[f.generation] = slices.Clone(f.members)
@@ -347,8 +359,8 @@ func (r *Ring) stage() {
 	}
 }
 
-// transfer is the moment when a ring takes over: all rounds of those before it are
-// complete or given up. Only now is it known which riders were carried. pull: see hire.
+// transfer lets a ring take over: all earlier rounds are complete or abandoned. Only then is it known
+// which riders were carried. pull: see hire.
 func (r *Ring) transfer(pull bool) {
 	o := r.order()
 	var back []Span
@@ -364,7 +376,7 @@ func (r *Ring) transfer(pull bool) {
 		if rides || busy && r.states[w].live && !slices.Contains(r.now.members, w) {
 			o.Rings = append(o.Rings, r.tell(w, &r.now, false))
 		}
-		if busy && rides { // its gradient may be with a parent that is none any more
+		if busy && rides { // its gradient may be with a worker that is not its parent any more
 			o.Releases = append(o.Releases, wire.Release{Worker: w, Version: e.basis, Start: e.Start, Count: e.Count, Pull: true})
 		}
 	}

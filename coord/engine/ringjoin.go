@@ -6,10 +6,10 @@ import (
 	"star"
 )
 
-// Join takes a worker into a ring that runs: it came back, or is new. The next ring that is formed
-// has it, at a step boundary; there it receives parameters and optimiser from a member that has
-// them, as riders do who return (cmd/internal/node). Until then it has nothing to do, and rounds
-// that were granted before are made without it. Where the stream is used up it waits for the end.
+// Join takes in a worker that is new or came back. The next ring has it, from a step boundary on; there it
+// receives parameters and optimiser state from another member, as returning riders do
+// (cmd/internal/node). Until then it has no batch, and rounds that were granted before are made without
+// it. With the stream used up it waits for the end.
 func (r *Ring) Join(w star.Worker, _ bool) []Ready {
 	r.out = r.out[:0]
 	a := &r.states[w]
@@ -26,8 +26,8 @@ func (r *Ring) Join(w star.Worker, _ bool) []Ready {
 	return r.out
 }
 
-// Lingers says whether something of w's earlier attempt is still to be settled. Who comes in its
-// place waits for that, because what is said of the one would be taken for the other.
+// Lingers reports whether something of w's earlier attempt is still under way. A successor waits until it
+// is not, because late reports would be taken for its own.
 func (r *Ring) Lingers(w star.Worker) bool {
 	if _, busy := r.riderBatches[w]; busy {
 		return true

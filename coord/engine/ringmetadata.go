@@ -10,51 +10,50 @@ import (
 	"star/transport/wire"
 )
 
-// A job of all-reduce has no shards that remember what was fired: its members do. Each release goes
-// with metadata, which is the scheduler at that moment, and a worker that has lost its coordinator
-// tells the next one the last metadata that it has, of which version its parameters are, and what
-// became of riders in the last two (session.Stand). The newest metadata names every round that anybody can
-// have made since: no round is made that was not granted. So the successor begins with the
-// scheduler of that metadata, and has those who came form a ring as after any failure: they agree
-// on the highest version that one of them has, the rounds below it are complete, the batches of the
-// others are handed out again (ring.formed).
+// In a job of all-reduce no shard remembers what was fired: the members do. Each release carries metadata,
+// which is a Snapshot of that moment. A worker that has lost its coordinator gives the next one its newest
+// metadata, the version of its parameters, and the riders that the last two versions carried
+// (session.Stand). Only granted rounds can be made, so the newest metadata names every round that exists.
+// The successor begins with that Snapshot and has the workers form a ring as after any failure: they agree
+// on the highest version that one of them has, the rounds below it are complete, and the batches of the
+// others are handed out again (Ring.Formed).
 //
-// Nobody has to be kept from the coordinator before: a round needs all members of its ring, and who
-// looks for another coordinator has left it.
+// The old coordinator needs no fencing: a round needs all members of its ring, and a worker that looks for
+// another coordinator has left it.
 
-// stamp says when metadata was made.
+// stamp orders metadata by the time at which it was made.
 type stamp struct {
 	Term  int64 `json:"term"`
-	Count int64 `json:"count"` // of the term's metadata
+	Count int64 `json:"count"` // number of the metadata in its term
 }
 
-// after says whether one was made later than another.
+// after reports whether a was made later than b.
 func (a stamp) after(b stamp) bool { return a.Term > b.Term || a.Term == b.Term && a.Count > b.Count }
 
-// RingMetadata is a Snapshot that workers keep, with the moment at which it was made.
+// RingMetadata is a Snapshot that workers keep, with its stamp.
 type RingMetadata struct {
 	stamp
 	Snapshot
 }
 
-// After says whether m was made later than another one; nil is older than any.
+// After reports whether m was made later than o; nil is older than any.
 func (m *RingMetadata) After(o *RingMetadata) bool { return o == nil || m.after(o.stamp) }
 
-// SnapshotRound is a round that was granted. Of is B of the update rule, in samples, and Spans has
-// what each of Members computes, in the same order.
+// SnapshotRound is a granted round. Of is B of the update rule, in samples, and Spans has what each of
+// Members computes, in the same order.
 type SnapshotRound struct {
 	Generation int64         `json:"gen"`
 	Of         int64         `json:"of"`
 	Members    []star.Worker `json:"members"`
 	Spans      []Span        `json:"spans"`
 
-	// With a queue.
+	// With a queue only.
 	Parts []int          `json:"parts,omitempty"`
 	More  [][]wire.Piece `json:"more,omitempty"`
 }
 
-// SnapshotRiderBatch is a rider's batch. Read is how many samples were applied when it was handed
-// out, by which its staleness in samples is counted.
+// SnapshotRiderBatch is a rider's batch. Read is the number of applied samples when it was handed out: its
+// staleness in samples counts from there.
 type SnapshotRiderBatch struct {
 	Worker star.Worker `json:"worker"`
 	Span   Span        `json:"span"`
@@ -62,15 +61,15 @@ type SnapshotRiderBatch struct {
 	Read   int64       `json:"read"`
 }
 
-// Metadata is the Snapshot of the present moment in bytes.
+// Metadata is a Snapshot in bytes, with a new stamp.
 func (r *Ring) Metadata(term int64) []byte {
 	r.remarks++
 	m := RingMetadata{stamp{term, r.remarks}, r.Snapshot()}
-	b, _ := json.Marshal(&m) // of numbers
+	b, _ := json.Marshal(&m) // it has only numbers: no error
 	return b
 }
 
-// Snapshot is what another coordinator goes on from, with what members tell it.
+// Snapshot is the state from which another coordinator continues, with the reports of the members.
 func (r *Ring) Snapshot() Snapshot {
 	s := Snapshot{
 		Progress: Progress{Version: r.version, Samples: r.used, Cursor: r.cursor, Redo: r.undone()},
@@ -87,9 +86,9 @@ func (r *Ring) Snapshot() Snapshot {
 	return s
 }
 
-// NewerMetadata is that of two metadata (session.Stand.Metadata) which was made later. One of no bytes is
-// older than any. A worker that receives parameters from another one must remember what that one
-// does: it may be the only one left.
+// NewerMetadata is the later one of two (session.Stand.Metadata); no bytes are older than any. A worker
+// that receives parameters from another one must keep that worker's newer metadata: it may be the only
+// one that survives.
 func NewerMetadata(a, b []byte) []byte {
 	var x, y stamp
 	if json.Unmarshal(b, &y) != nil {
@@ -101,13 +100,14 @@ func NewerMetadata(a, b []byte) []byte {
 	return a
 }
 
-// ParseRingMetadata reads what Metadata has written, for a job of so many workers. The error says
-// that it is cut, or says what cannot be so, such as samples behind the cursor.
+// ParseRingMetadata reads the output of Metadata, for a job with the given number of workers. It rejects
+// truncated and inconsistent metadata, such as samples beyond the cursor.
 func ParseRingMetadata(b []byte, workers int) (*RingMetadata, error) {
 	m := new(RingMetadata)
 	if err := json.Unmarshal(b, m); err != nil {
-		return nil, fmt.Errorf("engine: what goes with a release cannot be read: %w", err)
+		return nil, fmt.Errorf("engine: invalid metadata of a release: %w", err)
 	}
+	// takeUp relies on these checks: it uses ranks and lengths as indices.
 	bad := m.Version < 0 || m.Samples < 0 || m.Cursor < 0 || m.Seq < 0 || m.Waste < 0 || len(m.Steps) != workers || len(m.Rounds) > RingAhead
 	whole := func(s Span) bool { return s.Start >= 0 && s.Count >= 0 && s.Start <= m.Cursor-int64(s.Count) }
 	known := func(w star.Worker) bool { return w >= 0 && int(w) < workers }
@@ -132,12 +132,12 @@ func ParseRingMetadata(b []byte, workers int) (*RingMetadata, error) {
 		bad = bad || !known(e.Worker) || !whole(e.Span) || e.Basis < 0 || e.Basis > m.Version+RingAhead
 	}
 	if bad {
-		return nil, fmt.Errorf("engine: what goes with a release does not fit together, or not to a job of %d workers", workers)
+		return nil, fmt.Errorf("engine: metadata of a release is inconsistent, or is not of a job with %d workers", workers)
 	}
 	return m, nil
 }
 
-// Unreleased is the metadata where nobody was released yet.
+// Unreleased is the metadata of a job in which no worker was released yet.
 func Unreleased(from Progress, workers int) *RingMetadata {
 	m := &RingMetadata{Snapshot: Snapshot{Progress: from}}
 	for range workers {
@@ -146,9 +146,9 @@ func Unreleased(from Progress, workers int) *RingMetadata {
 	return m
 }
 
-// takeUp begins where metadata ends: rounds are under way that nobody is at any more. Each may have
-// been made or not, by all its members or by some: the ring that they form now says which (Formed).
-// Norms that members had said of them are lost.
+// takeUp restores the rounds of a Snapshot. No worker computes for them any more. Each may have been made or
+// not, by all its members or by some: the ring that forms now reports which (Formed). The norms of their
+// gradients are lost.
 func (r *Ring) takeUp(m *Snapshot) {
 	r.version, r.next = m.Version, m.Version+int64(len(m.Rounds))
 	for _, k := range m.Rounds {
@@ -174,12 +174,12 @@ func (r *Ring) takeUp(m *Snapshot) {
 	}
 }
 
-// told notes what a worker has said of versions that it has made.
+// told takes in the tallies of versions that a worker has made.
 func (r *Ring) told(ts []wire.Tally) {
 	for _, t := range ts {
 		i := t.Version - 1 - r.version
 		if i >= 0 && i < int64(len(r.rounds)) && r.rounds[i].generation == t.Generation && r.rounds[i].fits(&t) {
-			t.Sum2 = 0 // how noisy the gradient was is learned from records, which are lost
+			t.Sum2 = 0 // the noise is estimated from records, which are lost
 			if r.behind(&t) != nil {
 				continue
 			}
@@ -195,10 +195,10 @@ func (r *Ring) told(ts []wire.Tally) {
 	}
 }
 
-// recall takes in a rider's batch that is in a round, and was handed out later than those who are
-// left remember: the rider knew, and is gone. Who has had that batch, or a part of it, by what they
-// remember, has it no more: it was handed out again when that one left, or became a member. basis
-// is the version of the parameters of its gradient.
+// recall takes in a rider's batch that a round contains and the Snapshot does not: it was handed out later,
+// and the rider has left. A worker that had that batch, or a part of it, in the Snapshot lost it in between:
+// it left or became a member, and the batch was handed out again. basis is the version of the parameters of
+// its gradient.
 func (r *Ring) recall(rd *ringRound, g wire.Gradient, basis int64) {
 	count := int(math.Round(float64(g.Weight) * float64(max(rd.of, 1))))
 	if e, ok := r.riderBatches[g.Worker]; ok && e.Start == g.Step || count < 1 || g.Step < 0 || g.Worker < 0 || int(g.Worker) >= len(r.states) {
@@ -211,18 +211,18 @@ func (r *Ring) recall(rd *ringRound, g wire.Gradient, basis int64) {
 		rd.recalled = map[star.Worker]riderBatch{}
 	}
 	s := Span{g.Step, count}
-	for w := range star.Worker(len(r.states)) { // in order: what is done again is the same in each run
+	for w := range star.Worker(len(r.states)) { // in order of rank, so that each run hands out the same
 		e, ok := r.riderBatches[w]
 		if ok && e.Start < s.Start+int64(s.Count) && s.Start < e.Start+int64(e.Count) {
 			delete(r.riderBatches, w)
-			r.redo(e.Span) // what of it is not in s
+			r.redo(e.Span) // the part of it that is not in s
 		}
 	}
 	r.claim(s)
 	rd.recalled[g.Worker] = riderBatch{Span: s, basis: max(basis, 0), norm2: math.NaN(), read: r.used}
 }
 
-// regroup has a ring formed by those who have come, of whom some have parameters.
+// regroup has workers form a ring. Only those in with have the parameters.
 func (r *Ring) regroup(with []star.Worker) []Ready {
 	r.out = r.out[:0]
 	r.now = formation{members: with}
@@ -230,6 +230,6 @@ func (r *Ring) regroup(with []star.Worker) []Ready {
 	return r.out
 }
 
-// GenerationsOf is the number before that of the first ring of a term. Rings of different terms
-// have different numbers.
+// GenerationsOf is the generation before that of the first ring of a term. Rings of different terms
+// have different generations.
 func GenerationsOf(term int64) int64 { return term << 20 }

@@ -6,25 +6,26 @@ import (
 	"star/transport/wire"
 )
 
-// drawing is the part of a round of a ring whose samples members take from a queue
-// (modes.Plan.Queue). Leases, parts and what members say of them are those of parameter servers
-// (queue.go); what is different is that nobody hands a gradient over before the others do:
+// drawing is the part of a round in which members take samples from a queue (modes.Plan.Queue). Leases,
+// parts and reports are as with parameter servers (queue.go), but all members exchange together:
 //
-//	Release (lease) ──► part ──► Computed ──► part ──► … ──► Close to all ──► the part that it is at ──► exchange: who has how many, then the sum ──► Tally
+//	Release (lease) ──► part ──► Computed ──► part ──► … ──► Close to all ──► finish the present part
+//	        ──► exchange: samples of each member, then the sum ──► Tally
 //
-// Everybody is in the round with what it has computed. All members know how many samples that is of
-// each of them, and say so in their tallies: so the round can be accounted for whoever is left, and
-// by whoever coordinates.
+// All members are in the round, each with what it has computed. Each knows the samples of all others from
+// the exchange, and has them in its tally. So any member that is left suffices to account for the round,
+// and any coordinator can do so.
 type drawing struct {
-	parts  []int          // of each member: samples of its parts; nil: everybody has a batch of its own
-	beside [][]wire.Piece // of each: what it has beside its span
-	done   []int          // of each: samples, as it has told
-	full   bool           // everybody was told to stop
-	asked  int64          // samples that were taken then
+	// By member: samples of a part; nil: each member has a batch of its own.
+	parts  []int
+	beside [][]wire.Piece // by member: the lease beside its span
+	done   []int          // by member: samples that it has reported
+	full   bool           // all members were told to stop
+	asked  int64          // samples that were taken at that time
 }
 
-// draws hands the members of a ring their leases for a round. It reports false if there is less left
-// than that and the round before may give some back.
+// draws gives the members of a ring their leases for a round. It reports false if too few samples are left
+// and the round before may give some back.
 func (r *Ring) draws(f *formation, rd *ringRound) bool {
 	plan := r.plan
 	plan.Queue = f.queue
@@ -35,11 +36,11 @@ func (r *Ring) draws(f *formation, rd *ringRound) bool {
 		most[i] = r.allowance(w, plan, f.of)
 		first, all = first+rd.parts[i], all+most[i]
 	}
-	if int64(first) >= f.of { // nothing is left when everybody has begun
+	if int64(first) >= f.of { // the first part of each member fills the round
 		most, all = rd.parts, first
 	}
-	// A round that is granted ahead could be short of samples, though the one before it gives back what
-	// its members do not come to.
+	// A round that is granted ahead could be short of samples, although the one before gives back those
+	// that its members do not compute.
 	if r.next > r.version && r.left() < int64(all) {
 		return false
 	}
@@ -55,7 +56,7 @@ func (r *Ring) draws(f *formation, rd *ringRound) bool {
 	return true
 }
 
-// lease is what the i-th member may compute in the round.
+// lease is the samples that the i-th member may compute in the round.
 func (rd *ringRound) lease(i int) []Span {
 	out := []Span{rd.spans[i]}
 	if rd.beside != nil {
@@ -66,7 +67,7 @@ func (rd *ringRound) lease(i int) []Span {
 	return out
 }
 
-// whole is how many samples that are.
+// whole is the number of samples in that lease.
 func (rd *ringRound) whole(i int) (n int) {
 	for _, s := range rd.lease(i) {
 		n += s.Count
@@ -74,8 +75,8 @@ func (rd *ringRound) whole(i int) (n int) {
 	return n
 }
 
-// taken notes how much of its lease the k-th member has, and tells everybody to stop when nothing
-// is left to take.
+// taken records how much of its lease the k-th member has computed, and stops all members when the round
+// is full.
 func (r *Ring) taken(rd *ringRound, k int, m wire.Computed) ([]Ready, error) {
 	if m.Samples <= rd.done[k] || m.Samples > rd.whole(k) {
 		return nil, fmt.Errorf("computed %d samples, of a batch of %d, after %d", m.Samples, rd.whole(k), rd.done[k])
@@ -96,7 +97,7 @@ func (r *Ring) taken(rd *ringRound, k int, m wire.Computed) ([]Ready, error) {
 	return r.out, nil
 }
 
-// fits says whether a tally may be one of the round.
+// fits reports whether a tally can be of the round.
 func (rd *ringRound) fits(t *wire.Tally) bool {
 	if rd.parts == nil {
 		return len(t.Samples) == 0
@@ -112,7 +113,7 @@ func (rd *ringRound) fits(t *wire.Tally) bool {
 	return true
 }
 
-// drawn counts what members have had of a round that is complete, and has the rest handed out again.
+// drawn counts the samples of a complete round by member, and hands out the rest again.
 func (r *Ring) drawn(rd *ringRound) {
 	if rd.parts == nil {
 		return

@@ -8,16 +8,16 @@ import (
 	"star/transport/wire"
 )
 
-// What a worker of a ring says is held against what it can know, before anything follows from it.
+// Reports of a ring's worker are checked against what it can know, before they have any effect.
 
 // largest32 is the square of the largest float32: no element of a vector adds more to the square of its norm.
 const largest32 = math.MaxFloat32 * math.MaxFloat32
 
-// maxSkip is how many steps of a worker of a ring may be missing: records of the last rounds are
-// lost with a coordinator.
+// maxSkip is how many steps of a ring's worker may be missing: records of the last rounds are lost with a
+// coordinator.
 const maxSkip = 1 << 10
 
-// known says what is wrong with the number of a ring.
+// known returns an error for a ring that was not announced.
 func (r *Ring) known(k wire.Kind, generation int64) error {
 	if generation > r.generation {
 		return fmt.Errorf("%v of ring %d, and the newest is %d", k, generation, r.generation)
@@ -25,7 +25,7 @@ func (r *Ring) known(k wire.Kind, generation int64) error {
 	return nil
 }
 
-// sayable says what is wrong with a tally, if anything is.
+// sayable returns an error for an impossible tally.
 func (r *Ring) sayable(t *wire.Tally) error {
 	if t.Version > r.next {
 		return fmt.Errorf("a tally of version %d, and rounds %d to %d are under way", t.Version, r.version, r.next-1)

@@ -25,9 +25,9 @@ const (
 	// ScaleDamped is ScaleRound divided by 1 + staleness in updates.
 	ScaleDamped Scale = "damped"
 
-	// ScaleWorkers is bᵢ/B₀, with B₀ the samples of one round of as many workers as the job was
-	// planned with, however many there are: as a learning rate for the mean of who is there it is in
-	// proportion to their number (Goyal et al., arXiv 1706.02677, 2017, section 2.1).
+	// ScaleWorkers is bᵢ/B₀, with B₀ the samples of one round of the planned number of workers. As the
+	// learning rate of a mean it is in proportion to the number of live workers (Goyal et al.,
+	// arXiv 1706.02677, 2017, section 2.1).
 	ScaleWorkers Scale = "workers"
 )
 
@@ -36,8 +36,9 @@ func (s Scale) Valid() bool {
 	return s == "" || s == ScaleRound || s == ScaleFiring || s == ScaleDamped || s == ScaleWorkers
 }
 
-// Weight is c of a gradient over so many samples, in an update over total of them, where a round has
-// round samples, and one of all planned workers has planned, of which ScaleWorkers alone makes use. Its parameters are stale updates old.
+// Weight is c of a gradient over samples, in an update over total samples. A round has round samples, and
+// one of all planned workers has planned, which only ScaleWorkers uses. stale is the gradient's staleness in
+// updates.
 func (s Scale) Weight(samples, total, round, planned float64, stale int64) float32 {
 	of := round
 	switch s {
@@ -51,21 +52,26 @@ func (s Scale) Weight(samples, total, round, planned float64, stale int64) float
 	return float32(samples / of)
 }
 
-// scheduler is what both engines keep: the plan, the cursor of the sample stream, the state of
-// every worker, and what was made of its samples.
+// scheduler is the common state of both engines: the plan, the cursor of the sample stream, the state of
+// every worker, and the counts of applied and dropped samples.
+//
+// Invariant: each position before cursor is applied, dropped, aside, in redo or past, in the batch or
+// bank of one worker, or in a granted round.
 type scheduler struct {
 	plan  modes.Plan
 	batch int  // samples of one worker in one iteration, where the plan has no shares
-	whole bool // a rest of one sample goes with the batch before it (Config.Whole)
-	halts bool // who is too late for an update is to stop computing for it
+	whole bool // a remainder of one sample joins the batch before it (Config.Whole)
+	halts bool // a worker that misses an update stops computing for it (Config.Cancel)
 
 	cursor int64  // next position of the sample stream
 	limit  int64  // end of the stream
-	redo   []Span // behind the cursor, but to be handed out again: their worker is gone
-	past   []Span // behind the cursor and not applied, but past the end of this job: for one that goes on with its checkpoint
-	used   int64  // samples of gradients that were applied
-	waste  int64  // samples of gradients that were dropped
-	seq    int64
+	redo   []Span // before the cursor, to be handed out again
+	// past is before the cursor and not applied, but past the end of this job: it is for a job that resumes from
+	// the checkpoint.
+	past  []Span
+	used  int64 // samples of gradients that were applied
+	waste int64 // samples of gradients that were dropped
+	seq   int64
 
 	haste haste // of queues
 	deaths
@@ -73,84 +79,109 @@ type scheduler struct {
 	states    []workerState
 	staleness map[int64]int64 // updates between read and applied, over all gradients
 
-	out  []Ready   // reused
-	kept *Progress // what the checkpoint that was begun last must remember; nil: it is not known yet
+	out []Ready // reused
+	// kept is what the newest checkpoint must contain; nil: not known yet.
+	kept *Progress
 }
 
-// workerState is what the scheduler knows of one worker.
+// workerState is the scheduler's state of one worker. The picture of its states is at [Shards].
 type workerState struct {
-	live    bool      // a member of the job
-	counted bool      // the barrier counts on it
-	parked  bool      // has no batch: waits for the end
-	stopped bool      // parked only until the slowest has caught up (Plan.MaxLead)
-	arrived bool      // its Arrive for the present step is in
-	waiting bool      // its gradient is complete and not yet fired
-	dropped bool      // its last gradient was thrown away, and it was not told yet
-	step    int64     // of the gradient in hand, from 0 on; −1: nobody has had the rank
-	stored  []bool    // by shard: it holds that gradient
-	nstored int       // how many do
-	bank    []deposit // gradients that are kept while it goes on (modes.Group.NonBlocking), oldest first
-	drawn   float64   // which part of the latest rounds of a queue was its; 0: it was in none
+	live    bool // a member of the job
+	counted bool // the barrier counts on it
+	parked  bool // has no batch
+	stopped bool // parked only until the slowest has caught up (Plan.MaxLead)
+	arrived bool // its Arrive for the present step is in
+	waiting bool // its gradient is complete and not yet fired
+	dropped bool // its last gradient was dropped, and it does not know yet
+
+	// The step of the gradient in hand, from 0 on; −1: the rank was never used.
+	step    int64
+	stored  []bool // by shard: it holds that gradient
+	nstored int    // number of shards that hold it
+
+	// Gradients that are kept while it continues (modes.Group.NonBlocking), oldest first.
+	bank []deposit
+
+	// Its average part of the latest rounds of a queue; 0: it was in no such round.
+	drawn float64
 
 	batch
 	measured
 	reporting
 }
 
-// batch is what a worker computes.
+// batch is the samples that a worker computes on.
 type batch struct {
-	basis int64        // version of the parameters that it was released with
-	read  int64        // samples applied when it was released
-	start int64        // of the present batch, in the stream
-	count int          // samples of it, from there on
-	most  int          // of the largest one, in a ring: what a rider has may be on its way when its next batch is of another size
-	local int          // steps of the present batch, by itself; 0: a gradient
-	micro int          // parts of the present batch, not all of which need be used; 0: it is whole
+	basis int64 // version of the parameters that it was released with
+	read  int64 // samples applied when it was released
+	start int64 // of the present batch, in the stream
+
+	// The samples of it from there on; more has the others.
+	count int
+	// most is the size of its largest batch, in a ring: a rider's gradient may arrive after its next batch of
+	// another size was handed out.
+	most int
+	// local steps of the present batch; 0: the worker computes one gradient
+	local int
+
+	// Parts of the present batch, not all need be used; 0: it is used whole.
+	micro int
 	used  int          // samples of the present gradient
-	more  []wire.Piece // what it has beside these, under a plan with a queue
-	part  int          // samples of its parts then; 0: it has a batch of its own
-	done  int          // of its samples, as it has told
-	told  bool         // to stop
+	more  []wire.Piece // the rest of its lease, under a plan with a queue
+
+	// Samples of a part of its lease; 0: it has a batch of its own.
+	part int
+	done int  // samples that it has reported as computed
+	told bool // it was told to stop
 }
 
-// measured is what is said of a worker's gradients, by it and by shards.
+// measured is what a worker and the shards report of the worker's gradients.
 type measured struct {
-	norm2    float64               // of the present gradient, as its worker says
-	change   float64               // |g − g′|² to its gradient before, likewise; negative: it does not say
-	last     glance                // of the gradient that arrived last
-	prior    glance                // of the one before
-	sum2     float64               // of the slices that are stored
-	unknown  bool                  // of one of them it is not known
-	disputed map[int][]replica.Sum // by shard: of which its copies do not say the same
-	bad      []int                 // shards whose slice is not finite
+	norm2 float64 // of the present gradient, as its worker reports
 
-	coded   bool // shards measure something else than its gradient: it goes through a codec
-	weighed bool // its word on a length was compared with what shards have measured
-	honest  bool // and the last one was right
+	// |g − g′|² to its gradient before, likewise; negative: not reported.
+	change  float64
+	last    glance  // of the gradient that arrived last
+	prior   glance  // of the one before
+	sum2    float64 // of the slices that shards hold
+	unknown bool    // a slice was not measured
 
-	poison  poison.Cause // what is wrong with the present gradient
-	factor  float64      // how many times the median its norm is
-	flipped bool         // its worker points against the others
+	// By shard: reports on a slice on which its copies disagree.
+	disputed map[int][]replica.Sum
+	bad      []int // shards with a slice that is not finite
+
+	// The gradient goes through a codec: shards measure another vector.
+	coded   bool
+	weighed bool // a length that it reported was compared with the shards' measurement
+	honest  bool // and the last one agreed
+
+	poison  poison.Cause // reason to leave out the present gradient
+	factor  float64      // its norm as a multiple of the median
+	flipped bool         // its gradients point against the others
 }
 
 // reporting is a worker's place in a tree.
 type reporting struct {
-	group *reportGroup // with whom it reports; nil: alone
-	up    star.Worker  // its parent there, or modes.Direct
-	led   bool         // its last report was its own: the shards send it the parameters
-	ghost bool         // gone, but what it computed may be in the report of its group
+	// The group in which it reports; nil: it reports for itself.
+	group *reportGroup
+	up    star.Worker // its parent there, or modes.Direct
+
+	// Its last report was its own: the shards send it the parameters.
+	led   bool
+	ghost bool // it has left, but its gradient may be in the report of its group
 }
 
-// deposit is a gradient that shards hold, for an update to come.
+// deposit is a gradient that shards hold for a later update.
 type deposit struct {
 	step, basis, read int64
 	spans             []Span // of the stream
-	used, count       int    // of their samples, and all
+	used, count       int    // samples of it that count, and all
 	norm2             float64
-	poison            Poisoned // cause None: nothing is wrong with it
+	// Cause None: the gradient is not poisoned
+	poison Poisoned
 }
 
-// perStep is the samples of the present gradient, or of each step that it is made of.
+// perStep is the samples of the present gradient, or with local steps of each of them.
 func (a *workerState) perStep() float64 { return float64(a.used) / float64(max(1, a.local)) }
 
 // lacking lists the shards that do not hold the present gradient.
@@ -164,7 +195,7 @@ func (a *workerState) lacking() []int {
 	return at
 }
 
-// glance is what a pair of gradients needs of one of them (pgns.Pair).
+// glance is what pgns.Pair needs of one of two gradients.
 type glance struct {
 	norm2   float64
 	samples int // 0: there was none
@@ -173,17 +204,16 @@ type glance struct {
 	read    int64 // samples applied when it was released
 }
 
-// farthest is by how many rounds of samples the parameters of two gradients may differ that are
-// compared for their noise: what the exact gradient changes from one to the other grows with the
-// square.
+// farthest bounds, in rounds of samples, how far apart the parameters of two gradients may be that are
+// compared for their noise: the error from the change of the exact gradient grows with its square.
 const farthest = 2
 
-// see notes a gradient that has arrived.
+// see records a gradient that has arrived.
 func (a *workerState) see(step int64, samples int, basis, read int64) {
 	a.prior, a.last = a.last, glance{a.norm2, samples, step, basis, read}
 }
 
-// pair makes an update of the last two gradients, if their worker has told how they differ.
+// pair makes an update of the last two gradients, if their worker has reported how they differ.
 func (a *workerState) pair(applied, round int64) (u pgns.Update, ok bool) {
 	round = max(round, 1)
 	if !(a.change >= 0) || a.prior.samples < 1 || a.last.step != a.prior.step+1 || a.last.read-a.prior.read > farthest*round {
@@ -197,11 +227,10 @@ func (a *workerState) pair(applied, round int64) (u pgns.Update, ok bool) {
 	return u, true
 }
 
-// take is the next piece of the stream, of at most n samples: what is to be done again comes first,
-// so that at the end nobody waits for what was left behind. Pieces do not become one again where
-// they meet, so that who takes up what others have left may have less than a batch. With whole
-// batches a rest of one sample goes with the batch before it: a model that normalises over its
-// batch cannot learn from one alone. It reports false if nothing is left.
+// take is the next piece of the stream, of at most n samples, or false if none is left. Pieces of redo come
+// first, so that workers do not wait for them at the end. Adjacent pieces of redo are not merged, so a batch
+// of them may have fewer than n samples. With whole batches a remainder of one sample joins the batch before
+// it: a model that normalises over its batch cannot learn from a batch of one.
 func (l *scheduler) take(n int) (Span, bool) {
 	with := func(left int64) int { // of n
 		if l.whole && n > 1 && left == int64(n)+1 {
@@ -227,12 +256,11 @@ func (l *scheduler) take(n int) (Span, bool) {
 	return got, true
 }
 
-// undone is what lies behind the cursor, is not applied, and is in no hand.
+// undone is the samples before the cursor that are not applied and not handed out.
 func (l *scheduler) undone() []Span { return slices.Concat(l.redo, l.past) }
 
-// round is the samples of one iteration of all live workers: B of the rule.
-// Workers that only wait for the end count, those that are gone do not, unless what they
-// computed is in a report that is still to be applied.
+// round is the samples of one iteration of all live workers: B of the update rule. Parked workers count.
+// Workers that have left do not, unless a report that is still to be applied has their gradient.
 func (l *scheduler) round() int64 {
 	var b int64
 	for w := range l.states {
@@ -254,7 +282,7 @@ func (l *scheduler) live() int {
 	return n
 }
 
-// left is how many samples are to be handed out.
+// left is the number of samples that are yet to be handed out.
 func (l *scheduler) left() int64 {
 	n := max(l.limit-l.cursor, 0)
 	for _, s := range l.redo {
@@ -263,10 +291,10 @@ func (l *scheduler) left() int64 {
 	return n
 }
 
-// lease takes from the stream what the next of the workers without a lease may compute in this round,
-// at most so many samples. all is how many that are with those of the others without one.
+// lease takes from the stream what one worker may compute in this round, at most most samples. all is the
+// sum for the workers that have no lease yet, with this one.
 func (l *scheduler) lease(most, all int) (pieces []wire.Piece) {
-	// Towards the end there is not as much for everybody.
+	// Towards the end of the stream all of them get a part of what is left.
 	if left := l.left(); left < int64(all) {
 		most = int((left*int64(most) + int64(all) - 1) / int64(all))
 	}
@@ -285,7 +313,7 @@ func (l *scheduler) lease(most, all int) (pieces []wire.Piece) {
 	return pieces
 }
 
-// spans are the samples of a worker's present batch.
+// spans are the pieces of a worker's present batch.
 func (a *workerState) spans() []Span {
 	out := []Span{{a.start, a.count}}
 	for _, p := range a.more {
@@ -294,7 +322,7 @@ func (a *workerState) spans() []Span {
 	return out
 }
 
-// beyond are those of the first so many samples of its batch that do not follow on its start.
+// beyond are the pieces of the first samples of its batch that do not follow on its start.
 func (a *workerState) beyond(samples int) []Span {
 	if len(a.more) == 0 {
 		return nil
@@ -303,7 +331,7 @@ func (a *workerState) beyond(samples int) []Span {
 	return had[1:]
 }
 
-// whole is how many they are.
+// whole is the number of samples of its batch.
 func (a *workerState) whole() int {
 	n := a.count
 	for _, p := range a.more {
@@ -312,9 +340,8 @@ func (a *workerState) whole() int {
 	return n
 }
 
-// claim takes a piece out of what is to be handed out: somebody has had it, of whom this engine
-// does not know. What lies between the cursor and it, where it is further on, was handed out as
-// well, to others that nobody remembers, and is to be done again.
+// claim takes a piece from what is to be handed out: an earlier engine handed it out. If it is beyond the
+// cursor, the samples between were handed out as well, and are to be handed out again.
 func (l *scheduler) claim(s Span) {
 	if s.Start >= l.cursor {
 		if s.Start > l.cursor {
@@ -337,8 +364,7 @@ func (l *scheduler) claim(s Span) {
 	l.redo = rest
 }
 
-// cut parts spans behind the first so many samples. Of those that were cut there is at least one
-// span, which may be empty.
+// cut splits spans after the given number of samples. had has at least one span, which may be empty.
 func cut(spans []Span, samples int) (had, left []Span) {
 	for i, s := range spans {
 		k := min(samples, s.Count)
@@ -352,13 +378,13 @@ func cut(spans []Span, samples int) (had, left []Span) {
 	return had, left
 }
 
-// Progress is a place in a run.
+// Progress is a position in a run: what a checkpoint contains beside parameters.
 type Progress struct {
 	Version int64 // of the parameters
 	Samples int64 // applied
 	Cursor  int64 // next position of the sample stream
 
-	// Redo lists what lies behind the cursor and is not applied.
+	// Redo lists samples before the cursor that are not applied.
 	Redo []Span `json:",omitempty"`
 }
 
@@ -368,7 +394,7 @@ type Span struct {
 	Count int
 }
 
-// changeOf is |g − g′|² of a record's gradient and the one before; -1: it does not say.
+// changeOf is |g − g′|² of a record's gradient and the one before; -1: not reported.
 func changeOf(r *star.Record) float64 {
 	if v, ok := r.Telemetry.Get(star.GradChange); ok {
 		return v

@@ -13,12 +13,15 @@ import (
 )
 
 // Shards is the engine of parameter servers: it turns what workers and shards report into Fires and
-// Releases, and owns the Barrier.
+// Releases, and owns the Barrier. A worker's states:
 //
 //	        release                arrive + K × stored             firing
 //	parked ─────────► computing ───────────────────────► waiting ─────────► computing
 //	   ▲                                                    │    no samples left
 //	   └────────────────────────────────────────────────────┘
+//
+// Invariants: waiting implies that the gradient has arrived and that every shard holds it. A worker that is
+// not counted is parked or has left, and no update waits for it.
 type Shards struct {
 	scheduler
 	barrier  *modes.Barrier
@@ -27,23 +30,26 @@ type Shards struct {
 	planned  int  // workers that the job was planned with
 	norm     bool // Fires ask for the norm first
 	report   bool // Fires ask how long the sum was
-	metadata bool // Fires go with what a successor must know
-	first    int  // workers in the last update
+	metadata bool // Fires have metadata for a successor
+	first    int  // number of workers in the last update
 
-	// What else every gradient would look through all workers for.
-	parking bool  // somebody has been parked since idle looked
-	samples int64 // of a round; -1: it is not known, because somebody has come or gone
+	// Caches, so that a gradient needs no pass over all workers.
+	parking bool // a worker was parked since the last call of idle
 
-	queues  bool          // there are, or were, workers with a part of a queue
-	strides bool          // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
-	follow  bool          // such steps may follow on a gradient at any time
-	guard   *poison.Norms // nil: gradients are not looked at
-	weighs  bool          // what workers say of the lengths of gradients is held against what shards measure
+	// Of a round; -1: unknown, because a worker has joined or left.
+	samples int64
 
-	reachable []bool                  // by worker: it can be in trees; nil: nobody can
-	cut       map[[2]star.Worker]bool // worker and parent: cannot reach it
+	queues  bool          // some workers have, or had, leases of a queue
+	strides bool          // the rule can apply what workers push after local steps (rule.Strider)
+	follow  bool          // local steps may follow on a gradient at any time
+	guard   *poison.Norms // nil: gradients are not checked
+	weighs  bool          // lengths that workers report are compared with what shards measure
 
-	after *Snapshot     // from which it goes on; nil: it begins
+	// By worker: it can be in trees; nil: no worker can.
+	reachable []bool
+	cut       map[[2]star.Worker]bool // worker and parent that cannot reach each other
+
+	after *Snapshot     // where it continues; nil: the job is new
 	freed []star.Worker // reused
 }
 
@@ -62,13 +68,13 @@ func NewShards(c Config) *Shards {
 	}
 	l.barrier = modes.NewBarrier(l.plan, len(l.states), version)
 	for _, w := range c.Absent {
-		l.barrier.Leave(w) // nobody waits yet: it fires nothing
+		l.barrier.Leave(w) // no worker waits yet: nothing fires
 	}
 	return l
 }
 
-// progress is what a checkpoint at the present version must remember: batches
-// that are out, and not in this version, are to be handed out again.
+// progress is what a checkpoint of the present version must contain: batches that are handed out, and not in
+// this version, are Redo.
 func (l *Shards) progress() Progress {
 	p := Progress{Version: l.barrier.Version(), Samples: l.used, Cursor: l.cursor, Redo: l.undone()}
 	for i := range l.states {
@@ -83,8 +89,8 @@ func (l *Shards) progress() Progress {
 	return p
 }
 
-// Begin releases every worker with the present version. Of a job that goes on (t), shards first drop
-// what was stored and not fired.
+// Begin releases every worker with the present version. In a job that continues (t), shards first drop
+// gradients that were stored and not fired.
 func (l *Shards) Begin(t *Told) []Ready {
 	l.out = l.out[:0]
 	if t != nil {
@@ -93,8 +99,8 @@ func (l *Shards) Begin(t *Told) []Ready {
 	return l.begin()
 }
 
-// begin releases everybody who is there. Workers ask shards for the parameters: these send them by themselves
-// only after an update.
+// begin releases all live workers. They ask shards for the parameters: shards send them unasked only after
+// an update.
 func (l *Shards) begin() []Ready {
 	var rs []wire.Release
 	for w := range l.states {
@@ -115,8 +121,8 @@ func (l *Shards) begin() []Ready {
 	return l.out
 }
 
-// release hands worker w its next batch, of which everything that was said of the one before is
-// forgotten. It reports false when the stream is used up, and parks the worker.
+// release gives worker w its next batch and clears the state of the one before. It reports false when the
+// stream is used up, and parks the worker.
 func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	a := &l.states[w]
 	a.arrived, a.waiting, a.nstored = false, false, 0
@@ -125,13 +131,16 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	a.unmeasure()
 	a.basis = version
 	a.stopped, a.local, a.micro = false, l.plan.Local, l.plan.Micro
+	// One local step is a gradient. With follow the worker is still released with one local step, so that it
+	// keeps the parameters that the local steps of a later plan start from.
 	local := a.local
-	if l.strides && local <= 1 { // one step of a worker's own is a gradient
+	if l.strides && local <= 1 {
 		if a.local, local = 0, 0; l.follow {
 			local = 1
 		}
 	}
 	a.more, a.part, a.done, a.told = nil, 0, 0, false
+	// A lease may have several pieces, because samples of redo need not be adjacent.
 	var next Span
 	ok := false
 	if l.plan.Queue == 0 {
@@ -154,7 +163,7 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	return r, true
 }
 
-// round is what scheduler.round counts.
+// round is scheduler.round, cached.
 func (l *Shards) round() int64 {
 	if l.samples < 0 {
 		l.samples = l.scheduler.round()
@@ -162,7 +171,7 @@ func (l *Shards) round() int64 {
 	return l.samples
 }
 
-// wake gives parked workers what is to be done again.
+// wake gives samples of redo to parked workers.
 func (l *Shards) wake() {
 	var o Ready
 	for w := range l.states {
@@ -184,8 +193,8 @@ func (l *Shards) wake() {
 	}
 }
 
-// idle takes parked workers out of the barrier, so that nobody waits for them. That may complete an
-// update of the others, which may park more of them: so it goes on until nobody was parked.
+// idle takes parked workers out of the barrier, so that no update waits for them. That may complete an update
+// of the others, which may park more workers: it repeats until none was parked.
 func (l *Shards) idle() {
 	for l.parking {
 		l.parking = false
@@ -202,9 +211,8 @@ func (l *Shards) idle() {
 	}
 }
 
-// Arrive notes that a worker says that it has pushed the gradient of a step. A second gradient, one
-// of another step or of other samples than those released, and a report that was not told before,
-// are errors; nothing has changed then.
+// Arrive records that a worker has pushed the gradient of a step. An error: a second gradient, another step
+// or other samples than those released, or a report without a description. The state is unchanged then.
 func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 	w, step, samples := r.Worker, r.Step, r.Samples
 	a := &l.states[w]
@@ -218,7 +226,7 @@ func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 	case samples != a.whole() && (a.micro == 0 && a.part == 0 || samples < max(1, a.done) || samples > a.whole()):
 		return Batch{}, nil, fmt.Errorf("worker %d sent a gradient over %d samples, expected %d", w, samples, a.whole())
 	case a.group != nil && a.group.top == w && a.group.in == nil:
-		return Batch{}, nil, fmt.Errorf("worker %d sent step %d, but did not tell what is in its report", w, step)
+		return Batch{}, nil, fmt.Errorf("worker %d sent step %d, but did not describe its report", w, step)
 	}
 	b := Batch{a.start, a.beyond(samples)}
 	a.coded, a.norm2, a.change = coded, r.Norm2, changeOf(&r)
@@ -231,9 +239,8 @@ func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 	return b, l.out, nil
 }
 
-// Stored notes that a shard holds the gradient of worker w's step. sums is what its copies say of
-// the slice. A shard or worker that there is none of is an error. What is stored of a step that is
-// over changes nothing, and is none.
+// Stored records that a shard holds the gradient of worker w's step. sums is what its copies measured of the
+// slice. An unknown shard or worker is an error. A report on another step than the present one is ignored.
 func (l *Shards) Stored(shard int, w star.Worker, step int64, sums ...replica.Sum) ([]Ready, error) {
 	if shard < 0 || shard >= l.shards {
 		return nil, fmt.Errorf("stored by shard %d, of %d", shard, l.shards)
@@ -243,7 +250,7 @@ func (l *Shards) Stored(shard int, w star.Worker, step int64, sums ...replica.Su
 	}
 	a := &l.states[w]
 	if !a.live || step != a.step || a.stored[shard] {
-		return nil, nil // of a worker that is gone, or of one that came back
+		return nil, nil // of a worker that has left, or of an earlier attempt
 	}
 	a.stored[shard] = true
 	a.nstored++
@@ -253,9 +260,8 @@ func (l *Shards) Stored(shard int, w star.Worker, step int64, sums ...replica.Su
 	return l.out, nil
 }
 
-// complete tells the barrier when a gradient has arrived: the worker says so
-// and every shard holds it. A report has arrived when all its workers that live say so
-// and every shard holds it.
+// complete passes a gradient that has arrived to the barrier: the worker has reported it and every shard
+// holds it. A tree's report has arrived when all its live workers have reported and every shard holds it.
 func (l *Shards) complete(w star.Worker) {
 	a := &l.states[l.lead(w)]
 	if !a.arrived || a.nstored < l.shards || a.waiting {
@@ -288,7 +294,7 @@ func (l *Shards) complete(w star.Worker) {
 	l.emptied()
 }
 
-// Leave forgets a worker. What it had not finished others will do.
+// Leave removes a worker. Its unfinished samples are handed out again.
 func (l *Shards) Leave(w star.Worker) []Ready {
 	l.out = l.out[:0]
 	a := &l.states[w]
@@ -303,7 +309,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 	if a.bank = nil; !a.counted {
 		l.barrier.Leave(w)
 	}
-	// What it computes is lost with it, unless shards hold it already, or somebody above it in a tree may.
+	// Its gradient is lost with it, unless every shard holds it, or a worker above it in a tree may have it.
 	waiting, group := a.waiting, a.group
 	switch {
 	case a.parked:
@@ -326,7 +332,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 	return l.out
 }
 
-// Install changes the plan. Nobody who waits is stranded.
+// Install changes the plan. No waiting worker is stranded.
 func (l *Shards) Install(p modes.Plan) []Ready {
 	l.out = l.out[:0]
 	l.plan, l.cut, l.samples = p, nil, -1
@@ -336,8 +342,8 @@ func (l *Shards) Install(p modes.Plan) []Ready {
 	return l.out
 }
 
-// fire makes what is ready of the barrier's firings, in their order: numbers of firings go by it. A firing
-// without an update (somebody goes on, its gradient is kept or was used before) has none.
+// fire turns firings of the barrier into Readies, in their order, which is that of the numbers of Fires. A
+// firing that makes no update (a worker continues, or its gradient is kept or was used before) has no Fire.
 func (l *Shards) fire(fs []modes.Firing) {
 	for _, f := range fs {
 		switch {
@@ -357,6 +363,7 @@ func (l *Shards) fire(fs []modes.Firing) {
 			l.fireBanked(f)
 			continue
 		}
+		// The firing makes an update or drops gradients, so shards learn of it: it gets a number.
 		l.seq++
 		o := Ready{Fire: wire.Fire{Seq: l.seq, Version: f.Version, Samples: l.used, NormFirst: l.norm && len(f.Workers) > 0}}
 		l.apply(&o, f)
@@ -372,7 +379,7 @@ func (l *Shards) fire(fs []modes.Firing) {
 	}
 }
 
-// apply has an update made of the gradients of a firing.
+// apply adds the update of a firing's gradients to o.
 func (l *Shards) apply(o *Ready, f modes.Firing) {
 	var total int64
 	each := 0.0 // samples of one step
@@ -399,8 +406,8 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 		}
 		o.Members = append(o.Members, g)
 	}
-	// Shards add gradients in this order. Sorted, so that the bits do not
-	// depend on who came first.
+	// Shards add gradients in this order: by rank, so that the bits do not depend on the order of
+	// arrival.
 	slices.SortFunc(o.Members, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
 	o.Fire.Gradients = l.reports(o.Members)
 	for _, g := range o.Members {
@@ -410,14 +417,16 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 			Norm2: a.norm2, Samples: a.used, Weight: float64(g.Weight), Basis: a.basis, Behind: float64(l.used-a.read) / float64(max(l.round(), 1)),
 		})
 	}
-	if len(o.Fire.Gradients) < len(o.Members) { // of who is gone there may be no record, and its gradient is in a report all the same
+	// In a tree there may be no record of a worker that has left, although its gradient is in a report.
+	if len(o.Fire.Gradients) < len(o.Members) {
 		for _, g := range o.Members {
 			a := &l.states[g.Worker]
 			o.Pieces = append(o.Pieces, Span{a.start, a.used})
 		}
 	}
+	// The noise is estimated from gradients of one step each that all count in the sum.
 	o.Noise.Round = int(l.round())
-	if len(o.Poison) > 0 || local.steps > 0 || local.mixed { // nothing to learn from
+	if len(o.Poison) > 0 || local.steps > 0 || local.mixed { // no estimate of the noise
 		o.Noise.Gradients = nil
 	} else if len(o.Members) == 1 {
 		o.Pair, _ = l.states[o.Members[0].Worker].pair(l.used, l.round())
@@ -433,7 +442,7 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 	}
 }
 
-// dropLate has the gradients dropped that a firing leaves out.
+// dropLate adds the gradients that a firing leaves out to o.
 func (l *Shards) dropLate(o *Ready, f modes.Firing) {
 	for _, w := range f.Dropped {
 		g := wire.Gradient{Worker: w, Step: l.states[w].step, Weight: l.rest()}
@@ -442,16 +451,15 @@ func (l *Shards) dropLate(o *Ready, f modes.Firing) {
 		}
 		o.Dropped = append(o.Dropped, g)
 		l.waste += int64(l.states[w].whole())
-		if l.lead(w) == w { // who did not push has nothing to be told
+		if l.lead(w) == w { // a worker that did not push needs no message
 			o.Fire.Dropped = append(o.Fire.Dropped, g)
 			l.states[w].dropped = true
 		}
 	}
 }
 
-// next hands out batches to those whom a firing sets free, in order of rank, not of arrival: so
-// every run of an SSGD job gives every worker the same samples, and a worker in step can tell its
-// next batch beforehand.
+// next releases the workers that a firing frees, by rank, not by arrival: so every run of an SSGD job gives
+// every worker the same samples, and a worker in step can predict its next batch.
 func (l *Shards) next(o *Ready, f modes.Firing) {
 	l.freed = append(append(l.freed[:0], f.Workers...), f.Dropped...)
 	slices.Sort(l.freed)
@@ -485,13 +493,15 @@ func (l *Shards) next(o *Ready, f modes.Firing) {
 	}
 }
 
-// strides is what the workers of an update have done by themselves.
+// strides is the local steps of the workers of an update.
 type strides struct {
-	steps int  // of each of them; 0: they bring gradients
-	mixed bool // some have made more than others, or none: what they bring counts as gradients, each as often as it has steps
+	steps int // of each worker; 0: they push gradients
+
+	// The workers made different numbers of steps. What they push counts as gradients, each weighted by its steps.
+	mixed bool
 }
 
-// stride says how the workers of a firing have come to what they bring.
+// stride is the local steps of the workers of a firing.
 func (l *Shards) stride(ws []star.Worker) (s strides) {
 	if !l.strides || len(ws) == 0 {
 		return s
@@ -506,8 +516,8 @@ func (l *Shards) stride(ws []star.Worker) (s strides) {
 	return s
 }
 
-// weight is that of a gradient over so many samples, in one of the worker's steps, among those of a
-// firing over as many in all.
+// weight is that of a gradient over the given samples, of one of its worker's steps. firing is the sum over
+// the update.
 func (l *Shards) weight(samples, firing float64, stale int64) float32 {
 	planned := int64(0)
 	if l.scale == ScaleWorkers {
@@ -516,7 +526,7 @@ func (l *Shards) weight(samples, firing float64, stale int64) float32 {
 	return l.scale.Weight(samples, firing, float64(l.round()), float64(planned), stale)
 }
 
-// rest is the part of the workers that were not in the last update: (N − K)/N of LGC.
+// rest is the fraction of the workers that were not in the last update: (N − K)/N of LGC.
 func (l *Shards) rest() float32 {
 	n := l.live()
 	if !l.halts || n == 0 || l.first >= n {
@@ -525,7 +535,7 @@ func (l *Shards) rest() float32 {
 	return float32(n-l.first) / float32(n)
 }
 
-// cancel lists those who still compute for the update that a firing makes without them.
+// cancel lists the workers that still compute for an update that a firing makes without them.
 func (l *Shards) cancel(f modes.Firing) (cs []wire.Cancel) {
 	if !l.halts {
 		return nil
@@ -549,7 +559,7 @@ func (l *Shards) Drained() bool {
 	return true
 }
 
-// Lacking lists the workers that have a batch and whose gradient is not complete.
+// Lacking lists the workers that have a batch and no complete gradient.
 func (l *Shards) Lacking() []star.Worker {
 	var ws []star.Worker
 	for i := range l.states {

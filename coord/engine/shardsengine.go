@@ -7,8 +7,8 @@ import (
 	"star/transport/wire"
 )
 
-// Fault notes that a worker could not hand its gradient to its parent. A fault in a step that is
-// still to come is an error.
+// Fault records that a worker could not send its gradient to its parent. A step that is still to come is an
+// error.
 func (l *Shards) Fault(m wire.Fault) (Failure, []Ready, error) {
 	if step := l.states[m.Worker].step; m.Generation > step {
 		return Failure{}, nil, fmt.Errorf("a fault in step %d, and it is at step %d", m.Generation, step)
@@ -24,7 +24,7 @@ func (l *Shards) Refer(w star.Worker, step int64) []Ready {
 	return l.out
 }
 
-// End parks all workers at Abandon. Freeze needs nothing: no update is made any more.
+// End parks all workers at Abandon. At Freeze nothing is under way any more.
 func (l *Shards) End(s Stage) (still bool) {
 	switch s {
 	case Stop:
@@ -37,6 +37,7 @@ func (l *Shards) End(s Stage) (still bool) {
 
 // abandon parks all workers.
 func (l *Shards) abandon() {
+	// progress lists every sample that is not applied, wherever it is; again counts deadly ones as waste.
 	left := l.progress().Redo
 	l.redo, l.past, l.limit = nil, nil, l.cursor
 	l.again(left...)
@@ -59,7 +60,7 @@ func (l *Shards) Residual(w star.Worker) (seq int64, weight float64) {
 	return l.states[w].step, float64(l.plan.Share(w, l.batch)) / float64(max(l.round(), 1))
 }
 
-// Snapshot is what another coordinator goes on from.
+// Snapshot is the state from which another coordinator continues.
 func (l *Shards) Snapshot() Snapshot {
 	return Snapshot{Progress: l.progress(), Seq: l.seq, Waste: l.waste, Steps: l.Steps()}
 }
@@ -72,15 +73,15 @@ func (l *Shards) View() View {
 	return v
 }
 
-// Worker is what the engine knows of w.
+// Worker is the engine's state of w.
 func (l *Shards) Worker(w star.Worker) Worker {
 	k := l.scheduler.Worker(w)
 	k.Reachable, k.Evaluates = l.inTrees(w), true
 	return k
 }
 
-// Survives is always so: shards have the parameters.
+// Survives is always true: shards have the parameters.
 func (l *Shards) Survives() bool { return true }
 
-// Lingers reports whether what w computed in its earlier attempt may be in a report.
+// Lingers reports whether a gradient of w's earlier attempt may be in a report.
 func (l *Shards) Lingers(w star.Worker) bool { return l.states[w].ghost }

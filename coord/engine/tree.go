@@ -10,25 +10,27 @@ import (
 	"star/transport/wire"
 )
 
-// reportGroup is the workers of one tree that one firing has released together. Its top
-// reports for all of them, once. A worker without a report group reports for itself.
+// reportGroup is workers of one tree that one firing has released together. Its top reports for all of
+// them, once. A worker without a report group reports for itself.
 //
 //	released ──► report ──► complete: every shard holds it ──► fired together
 //	                │
-//	                └──► who is not in it is detached, and reports for itself
+//	                └──► a worker that is not in it is detached, and reports for itself
 //
-// A gradient is in one place: with its worker until the report that it is in has
-// been told, with that report afterwards. Its worker keeps it until it is released, so
-// none is lost with whoever passed it on. Of a worker that is gone only the report
-// can say whether its gradient was passed on; until then nobody gets its batch again
-// (workerState.ghost). When the top goes, so does the report group: everybody reports for itself.
+// Invariant: a gradient counts in one place, with its worker until a report with it has been described
+// (Reported), and with that report afterwards. Its worker keeps it until the next release, so a failure of
+// the worker that passed it on does not lose it. Of a worker that has left only the report can say whether
+// it has its gradient; until then its batch is not handed out again (reporting.ghost). When the top leaves,
+// the group dissolves: each member reports for itself.
 type reportGroup struct {
 	top     star.Worker
 	members []star.Worker // by rank
-	in      []star.Worker // of the report, the top first; nil: it was not told yet
+
+	// Of the report, the top first; nil: not described yet.
+	in []star.Worker
 }
 
-// lead is the worker whose push has the gradient of w.
+// lead is the worker that pushes the gradient of w.
 func (l *Shards) lead(w star.Worker) star.Worker {
 	if c := l.states[w].group; c != nil {
 		return c.top
@@ -36,11 +38,10 @@ func (l *Shards) lead(w star.Worker) star.Worker {
 	return w
 }
 
-// reports are the gradients of a firing, which are in order of rank, as the shards hold
-// them: those of a report group as one, with the sum of their weights. A report is the mean of
-// its gradients by samples, so that sum is right where a weight goes by samples; with
-// ScaleDamped it is as long as all in the report have read the same version, which they
-// have unless the plan has changed in between.
+// reports are the gradients of a firing, by rank, as the shards hold them: a report group is one gradient
+// with the sum of its weights. A report is the mean of its gradients by samples, so the sum is right where a
+// weight is in proportion to samples. With ScaleDamped it is right while all gradients of the report have
+// read the same version, which holds unless the plan has changed in between.
 func (l *Shards) reports(gs []wire.Gradient) []wire.Gradient {
 	if !slices.ContainsFunc(gs, func(g wire.Gradient) bool { return l.states[g.Worker].group != nil }) {
 		return gs
@@ -57,9 +58,9 @@ func (l *Shards) reports(gs []wire.Gradient) []wire.Gradient {
 	return out
 }
 
-// link makes report groups of the workers that o releases, where the plan has them in a tree. To
-// those that led their last report, the shards send the parameters; the others get theirs
-// from the parent, or have to ask the shards.
+// link makes report groups of the workers that o releases, where the plan has them in a tree. Shards send
+// the parameters to workers that led their last report; other workers get them from the parent, or ask the
+// shards.
 func (l *Shards) link(o *Ready) {
 	here := map[star.Worker]bool{}
 	below := map[star.Worker][]wire.Child{}
@@ -68,25 +69,25 @@ func (l *Shards) link(o *Ready) {
 			here[r.Worker] = l.inTrees(r.Worker)
 		}
 	}
-	// First a parent for each: the nearest above it, by the plan, that is released with it and can be reached.
+	// First a parent for each: by the plan, the nearest one above it that is released with it and reachable.
 	for i := range o.Releases {
 		r := &o.Releases[i]
 		a := &l.states[r.Worker]
 		if here[r.Worker] {
 			for v := l.plan.Parents[r.Worker]; v != modes.Direct && a.up == modes.Direct; v = l.plan.Parents[v] {
 				if here[v] && !l.cut[[2]star.Worker{r.Worker, v}] {
-					a.up = v // over the heads of those that are not here
+					a.up = v // past the ancestors that are not released
 				}
 			}
 		}
 	}
-	// Then everybody hears of all below it, as far as a message can say that.
+	// Then each gets the list of all workers below it, as far as a message can hold it.
 	under := map[star.Worker][]wire.Below{}
 	for i := range o.Releases {
 		r := &o.Releases[i]
 		a := &l.states[r.Worker]
 		for v := a.up; v != modes.Direct; v = l.states[v].up {
-			if len(under[v]) >= wire.MaxBelow { // v could not be told of it, and takes nothing that it was not told of
+			if len(under[v]) >= wire.MaxBelow { // v could not be told of it, and accepts only what it was told of
 				a.up = modes.Direct
 				break
 			}
@@ -104,7 +105,7 @@ func (l *Shards) link(o *Ready) {
 	if len(below) == 0 {
 		return
 	}
-	// Who hangs together reports together. A worker alone, with nobody above or below it, needs no group.
+	// Connected workers report together. A worker without parent and children needs no group.
 	groups := map[star.Worker]*reportGroup{}
 	for _, r := range o.Releases {
 		w := r.Worker
@@ -127,32 +128,32 @@ func (l *Shards) link(o *Ready) {
 	}
 }
 
-// inTrees says whether w can be in trees.
+// inTrees reports whether w can be in trees.
 func (l *Shards) inTrees(w star.Worker) bool { return l.reachable != nil && l.reachable[w] }
 
-// Reported notes what is in the report of a group. It settles who is in it; the others report for
-// themselves. Who is not at the top of a tree, tells twice, or names a gradient that is none of its
-// group's is in error; nothing has changed then.
+// Reported takes the content of a group's report. It fixes the members of the report; the others report for
+// themselves. An error: the worker is not the top of a tree, reports twice, or names a gradient that is not
+// of its group. The state is unchanged then.
 func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
 	l.out = l.out[:0]
 	a := &l.states[m.Worker]
 	c := a.group
 	switch {
 	case !a.live || a.parked:
-		return nil, fmt.Errorf("worker %d told a report without having been released", m.Worker)
+		return nil, fmt.Errorf("worker %d described a report without having been released", m.Worker)
 	case c == nil || c.top != m.Worker:
-		return nil, fmt.Errorf("worker %d told a report, but is not at the top of a tree", m.Worker)
+		return nil, fmt.Errorf("worker %d described a report, but is not the top of a tree", m.Worker)
 	case c.in != nil:
-		return nil, fmt.Errorf("worker %d told a report of step %d twice", m.Worker, m.Step)
+		return nil, fmt.Errorf("worker %d described its report of step %d twice", m.Worker, m.Step)
 	case m.Step != a.step:
-		return nil, fmt.Errorf("worker %d told a report of step %d, expected step %d", m.Worker, m.Step, a.step)
+		return nil, fmt.Errorf("worker %d described a report of step %d, expected step %d", m.Worker, m.Step, a.step)
 	case len(m.Members) == 0 || m.Members[0].Worker != m.Worker:
-		return nil, fmt.Errorf("worker %d told a report in which it is not the first", m.Worker)
+		return nil, fmt.Errorf("worker %d described a report in which it is not the first", m.Worker)
 	}
 	var in []star.Worker
 	for _, s := range m.Members {
 		if int(s.Worker) >= len(l.states) || l.states[s.Worker].group != c || slices.Contains(in, s.Worker) {
-			return nil, fmt.Errorf("the report of worker %d step %d has worker %d, whose gradient is not one of it", m.Worker, m.Step, s.Worker)
+			return nil, fmt.Errorf("the report of worker %d step %d has worker %d, which is not in its group", m.Worker, m.Step, s.Worker)
 		}
 		if b := &l.states[s.Worker]; s.Step != b.step || s.Samples != b.count {
 			return nil, fmt.Errorf("the report of worker %d step %d has step %d of worker %d with %d samples, expected step %d with %d",
@@ -160,6 +161,7 @@ func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
 		}
 		in = append(in, s.Worker)
 	}
+	// From here on the report is the place of these gradients. The other members report for themselves.
 	c.in = in
 	l.dismiss(c, func(w star.Worker) bool { return !slices.Contains(in, w) })
 	l.wake()
@@ -167,13 +169,13 @@ func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
 	return l.out, nil
 }
 
-// dismiss takes workers out of a report group: they report for themselves. What those had who
-// are gone is to be done again.
-func (l *Shards) dismiss(c *reportGroup, who func(w star.Worker) bool) {
+// dismiss takes workers out of a report group: they report for themselves. Batches of members that have left
+// are handed out again.
+func (l *Shards) dismiss(c *reportGroup, from func(w star.Worker) bool) {
 	var o Ready
 	for _, w := range c.members {
 		a := &l.states[w]
-		if a.group != c || !who(w) {
+		if a.group != c || !from(w) {
 			continue
 		}
 		a.group = nil
@@ -190,24 +192,24 @@ func (l *Shards) dismiss(c *reportGroup, who func(w star.Worker) bool) {
 	}
 }
 
-// part takes leave of a worker that had a batch and was in a report group.
+// part removes a worker that had a batch and was in a report group.
 func (l *Shards) part(w star.Worker, waiting bool) {
 	a := &l.states[w]
 	c := a.group
 	lives := func(v star.Worker) bool { return l.states[v].live }
 	switch {
 	case waiting && slices.ContainsFunc(c.in, lives):
-		a.ghost = true // the sum of which it is a part will be applied
+		a.ghost = true // the sum with its gradient will be applied
 	case waiting:
 		l.throwAway(c.top)
 		fallthrough
-	case c.top == w: // nobody else has the report
+	case c.top == w: // no other worker has the report
 		a.ghost = true
 		l.dismiss(c, func(star.Worker) bool { return true })
 	default:
 		a.ghost = true
 		if !a.arrived {
-			a.norm2 = math.NaN() // it did not say
+			a.norm2 = math.NaN() // not reported
 		}
 		if c.in == nil && a.up != modes.Direct && lives(a.up) {
 			l.out = append(l.out, Ready{Detached: []To[wire.Detach]{{a.up, wire.Detach{Worker: w, Step: a.step}}}})
@@ -215,12 +217,11 @@ func (l *Shards) part(w star.Worker, waiting bool) {
 	}
 }
 
-// throwAway has the shards drop what w pushed, whom nobody waits for any more.
+// throwAway has shards drop the present gradient of w, which no update will use.
 func (l *Shards) throwAway(w star.Worker) { l.throwAwayStep(w, l.states[w].step) }
 
-// throwAwayStep is throwAway of a step. The Fire makes no update: its version is the present one,
-// and it has its place among the others, because a gradient of the same worker may come right
-// behind it.
+// throwAwayStep has shards drop the gradient of a step. The Fire makes no update: it has the present version,
+// and its place in the order, because the worker's next gradient may follow directly.
 func (l *Shards) throwAwayStep(w star.Worker, step int64) {
 	l.seq++
 	l.out = append(l.out, Ready{Used: l.used, Fire: wire.Fire{
@@ -230,8 +231,8 @@ func (l *Shards) throwAwayStep(w star.Worker, step int64) {
 	}})
 }
 
-// unreachable notes that w could not hand its gradient of a step to its parent. The
-// parent goes on without it, in later steps too.
+// unreachable records that w could not send its gradient of a step to its parent. The parent continues
+// without it, in later steps too.
 func (l *Shards) unreachable(w star.Worker, step int64) []Ready {
 	l.out = l.out[:0]
 	a := &l.states[w]
@@ -248,8 +249,7 @@ func (l *Shards) unreachable(w star.Worker, step int64) []Ready {
 	return l.out
 }
 
-// Owes lists the shards that lack the gradient of w, if that is the one who has to get it there,
-// and has said that it did.
+// Owes lists the shards that lack the gradient of w, if w pushes it and has reported that it did.
 func (l *Shards) Owes(w star.Worker) []int {
 	a := &l.states[w]
 	if !a.arrived || a.waiting || a.nstored >= l.shards || l.lead(w) != w {
@@ -258,7 +258,7 @@ func (l *Shards) Owes(w star.Worker) []int {
 	return a.lacking()
 }
 
-// HoldsUp says what is missing of worker w, which is computing or on the way.
+// HoldsUp says what is missing of worker w.
 func (l *Shards) HoldsUp(w star.Worker) string {
 	a := &l.states[w]
 	switch top := l.lead(w); {
@@ -273,7 +273,7 @@ func (l *Shards) HoldsUp(w star.Worker) string {
 	}
 }
 
-// TreePlan says whether the job can have the tree of p. The error names the modes that can.
+// TreePlan reports whether a job can have the tree of p. The error names modes that can.
 func TreePlan(p modes.Plan) error {
 	switch {
 	case !p.AutoTree:
@@ -284,8 +284,8 @@ func TreePlan(p modes.Plan) error {
 	return nil
 }
 
-// TreeNeeds says what is wrong if worker w, which says hello, is in the tree of p and
-// others cannot reach it.
+// TreeNeeds returns an error if worker w, which sent hello, is in the tree of p and other workers cannot
+// reach it.
 func TreeNeeds(p modes.Plan, w int, hello wire.Hello) error {
 	if hello.Addr != "" || p.Parents == nil {
 		return nil
@@ -293,10 +293,10 @@ func TreeNeeds(p modes.Plan, w int, hello wire.Hello) error {
 	if p.Parents[w] == modes.Direct && !slices.Contains(p.Parents, star.Worker(w)) {
 		return nil
 	}
-	return fmt.Errorf("mode %v has worker %d in a tree, but it opened no place where others bring gradients: it listens beyond loopback only with STAR_TOKEN, certificates or --insecure", p, w)
+	return fmt.Errorf("mode %v has worker %d in a tree, but it accepts no connections from other workers: it listens beyond loopback only with STAR_TOKEN, certificates or --insecure", p, w)
 }
 
-// Treeable says whether an automatic tree can go with p: everybody in one group.
+// Treeable reports whether p can have an automatic tree: all workers in one group, and no queue or local steps.
 func Treeable(p modes.Plan) bool {
 	return len(p.Groups) == 1 && len(p.Groups[0].Riders) == 0 && p.Queue == 0 && p.Local == 0
 }

@@ -6,31 +6,34 @@ import (
 	"star"
 )
 
-// turning is the part of a ring whose members make several updates of each batch, one after the other
-// (Config.Turns): programs with several optimisers, each of which has its turn. A round is an update, so
-// round r is of turn r mod Turns. The first one takes batches from the stream; the others have the same
-// batches, and their samples are not counted again.
+// turning is the part of a ring that makes several updates of each batch, one after the other
+// (Config.Turns), for programs with several optimisers that take turns. A round is an update: round r is of
+// turn r mod Turns. Turn 0 takes batches from the stream. The other turns use the same batches, and do not
+// count their samples again.
 //
 //	round   0       1       2       3
 //	turn    0       1       0       1        (Turns: 2)
 //	batch   a ────► a       b ────► b
 //
-// A member is in the middle of its loop until the last turn, and cannot begin another batch. So it keeps its
-// batch across failures of the ring, and workers that come, and checkpoints, wait for turn 0. Only where a
-// ring fails while a worker waits is that one in it at once, without a batch until turn 0: updates until then
+// A member's loop cannot begin another batch before the last turn. So a member keeps its batch across
+// failures of the ring, and new workers and checkpoints wait for turn 0. If a ring fails while a worker
+// waits, that worker is in the next ring at once, without a batch until turn 0: until then updates count as
+// if it had none, as at the end of the stream.
 // count as if it had none, as those at the end of the stream do.
 type turning struct {
-	turns int64                // at least 1
-	hand  map[star.Worker]Span // what members compute in the round at next. At turn 0 others take from the stream
+	turns int64 // at least 1
+
+	// By member: its batch in round next. At turn 0 members without one take from the stream.
+	hand map[star.Worker]Span
 }
 
-// turn is which update of its batches makes version+1.
+// turn is the turn of the round that makes version+1.
 func (t *turning) turn(version int64) int64 { return version % t.turns }
 
-// midway says whether next is between two updates of the same batches, which the job still makes.
+// midway reports whether next is between two updates of the same batches, while the job goes on.
 func (r *Ring) midway() bool { return !r.over && r.turn(r.next) > 0 }
 
-// holdOn notes the batches of a round that is granted, for those after it.
+// holdOn keeps the batches of a granted round for its later turns.
 func (r *Ring) holdOn(rd *ringRound) {
 	if r.hand = nil; r.turn(r.next+1) == 0 {
 		return
@@ -43,8 +46,8 @@ func (r *Ring) holdOn(rd *ringRound) {
 	}
 }
 
-// keep has the members of a re-formed ring go on with the batches that they have. What is left of the rounds
-// that are not completed is handed out again.
+// keep has the members of a ring that formed again continue with their batches. The other batches of
+// incomplete rounds are handed out again.
 func (r *Ring) keep() {
 	if r.turns == 1 || len(r.rounds) == 0 {
 		return // without a round under way, hand is of the next one
@@ -59,7 +62,7 @@ func (r *Ring) keep() {
 	}
 }
 
-// unapplied is what of the lease of the k-th member no version has.
+// unapplied is the part of the k-th member's lease that no version contains.
 func (rd *ringRound) unapplied(k int) []Span {
 	if rd.repeats {
 		return nil

@@ -24,9 +24,9 @@ type bufferMean struct {
 	lowest  star.Worker
 	first   []byte // of the lowest rank
 	sum     []float64
-	missing map[int]int  // by number, as in sum: how many workers have one that is not finite
+	missing map[int]int  // by number, as in sum: workers with one that is not finite
 	other   map[int]bool // by tensor: workers differ
-	omitted string       // the first tensor of which result has left a number out; may be empty
+	omitted string       // the first tensor with a number that result has left out; may be empty
 }
 
 // tensorsOf is layout, or, for buffers without names, one tensor of that many words.
@@ -113,7 +113,7 @@ func Resumed(buffers []byte, from, own []dtype.Tensor) []byte {
 	for i, t := range from {
 		o := own[i]
 		if t.Len() != o.Len() || !dtype.Convert(o.In(out), o.DType, t.In(buffers), t.DType, t.Len()) {
-			return buffers // of another model, which its hash has told
+			return buffers // of another model, which the hash shows
 		}
 	}
 	return out

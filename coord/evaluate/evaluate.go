@@ -1,15 +1,15 @@
-// Package evaluate holds what a job does beside its updates: evaluations ([Rounds]), checkpoints ([Saves]), and checks
-// of what is updated: norms ([Norms]), validation gradients ([Validator]), hashes of parameters ([Hashes]). It is pure:
-// no I/O, no goroutine, no clock; the time is an argument. A coordinator (package coord) tells it what has happened,
+// Package evaluate has what a job does beside its updates: evaluations ([Rounds]), checkpoints ([Saves]), and checks
+// of updates: norms ([Norms]), validation gradients ([Validator]), hashes of parameters ([Hashes]). It is pure:
+// no I/O, no goroutine, no clock; the time is an argument. A coordinator (package coord) reports events to it,
 // and carries out what each call returns, in that order.
 //
 // At most one evaluation and one checkpoint are under way at a time; both may be. An evaluation:
 //
-//	       Start                  of each worker                                    of all
-//	idle ─────────► open: told with its release ─► buffers ─► average ─► result ─────────────► Ended, idle
+//	       Start                  of each worker                                         of all
+//	idle ─────────► open: announced with its release ─► buffers ─► average ─► result ─────────────► Ended, idle
 //	                 │      (buffers and average only where the model has some)
-//	                 ├─ Leave, Parked, Curtail: the part of one worker is given up
-//	                 └─ Restart, Drop: the evaluation is given up
+//	                 ├─ Leave, Parked, Curtail: the part of one worker is dropped
+//	                 └─ Restart, Drop: the evaluation is dropped
 //
 // A checkpoint:
 //
@@ -17,15 +17,15 @@
 //	idle ─────────► collecting ────────────────────────► writing ───────────► Wrote, idle
 //	  ▲ │             │  ▲ Part, Residual, Leave, Tick: what it waits for
 //	  │ └─ Early: files of workers, of a checkpoint that Start names later
-//	  └─ Restart, Drop: the checkpoint is given up (not while it is written)
+//	  └─ Restart, Drop: the checkpoint is dropped (not while it is written)
 //
-// What holds:
+// Invariants:
 //
 //   - The zero values are a job that evaluates only at the end, and writes no checkpoints.
 //   - A worker that leaves is taken out of everything that waited for it, so each wait ends.
-//   - The order of effects, and every sum, goes by rank, and never by the order of a map or of arrivals.
+//   - The order of effects, and every sum, is by rank, and never by the order of a map or of arrivals.
 //
-// An error of a method says that a worker broke the protocol, and should go; the state is unchanged then.
+// An error of a method means that a worker broke the protocol, and should be disconnected; the state is unchanged then.
 package evaluate
 
 import (
@@ -42,20 +42,20 @@ import (
 type Effect interface{ effect() }
 
 type (
-	// Progress says that what the call reported has brought the job on.
+	// Progress: the reported event has advanced the job.
 	Progress struct{}
 
-	// Average tells a worker the mean of all buffers, with which it evaluates.
+	// Average sends a worker the mean of all buffers, with which it evaluates.
 	Average struct {
 		Worker  star.Worker
 		Eval    int64
 		Buffers []float32
 	}
 
-	// Omitted says that values that are not finite were left out of the mean. Tensor is the first of them.
+	// Omitted: values that are not finite were left out of the mean. Tensor is the first of them.
 	Omitted struct{ Tensor string }
 
-	// Collected says that the mean of all buffers is there. A checkpoint may have waited for it.
+	// Collected: the mean of all buffers is known. A checkpoint may have waited for it.
 	Collected struct{}
 
 	// Exclude drops a worker that contradicts most others.
@@ -71,26 +71,26 @@ type (
 		Unanswered bool // the final evaluation of a job with a test set has no result
 	}
 
-	// AskWorker tells a worker to write its part of a checkpoint: the parameters, or what its codec has left out.
+	// AskWorker asks a worker to write its part of a checkpoint: the parameters, or the residual of its codec.
 	AskWorker struct {
 		Worker star.Worker
 		Save   wire.Save
 	}
 
-	// AskServers tells servers to write their shards' parts of a checkpoint. Server is the only one that is told; -1:
-	// all servers with shards are.
+	// AskServers asks servers to write their shards' parts of a checkpoint. Server is the only one to ask; -1:
+	// all servers with shards.
 	AskServers struct {
 		Server int
 		Save   wire.Save
 	}
 
-	// Without says that a checkpoint lacks what a worker's codec has left out, because the worker could not write it.
+	// Without: a checkpoint lacks the residual of a worker's codec, because the worker could not write it.
 	Without struct {
 		Worker     star.Worker
 		ID, Reason string
 	}
 
-	// Late says so of workers that have not answered for so long.
+	// Late is Without of workers that have not answered for the time For.
 	Late struct {
 		Workers []int
 		ID      string

@@ -9,19 +9,19 @@ import (
 	"star/transport/wire"
 )
 
-// Hashes is what members of a ring report of their parameters, by version and member. All members have the same ones.
+// Hashes is the hashes that members of a ring report of their parameters, by version and member. All should be equal.
 type Hashes map[int64]map[star.Worker]int64
 
 // Clear forgets all hashes.
 func (h Hashes) Clear() { clear(h) }
 
-// Alike is how many members have reported the same hash of a version.
+// Alike is the number of members that have reported the same hash of a version.
 func (h Hashes) Alike(version int64) int { return len(h[version]) }
 
-// Compare takes a member's hash. It returns the members that have another one than most of all members, of which there
-// are that many. An error: it is unknown which parameters are right, and the members cannot go on together.
+// Compare takes a member's hash; the ring has the given number of members. It returns the members with another hash
+// than most. An error: it is unknown which parameters are right, so the members cannot continue together.
 //
-// More than half of all must agree before a member is excluded: as long as those that have not reported could change
+// More than half of all must agree before a member is excluded: while those that have not reported could change
 // the majority, it waits. Of two members that differ it is unknown which is right. Versions more than ahead older than
 // that of the hash are forgotten.
 func (h Hashes) Compare(t wire.Tally, members int, ahead int64) ([]Exclude, error) {
@@ -55,7 +55,7 @@ func (h Hashes) Compare(t wire.Tally, members int, ahead int64) ([]Exclude, erro
 		}
 		return out, nil
 	case missing > 0:
-		return nil, nil // they decide
+		return nil, nil // their hashes decide
 	}
 	w := ranks[slices.IndexFunc(ranks, func(w star.Worker) bool { return said[w] != t.Hash })]
 	return nil, fmt.Errorf("members of the ring have different parameters of version %d: worker %d has hash %08x, "+

@@ -9,17 +9,17 @@ import (
 	"star/transport/wire"
 )
 
-// Norms is what shards report of the weighted sums of updates. Before an update all shards must have reported, because
+// Norms is the shards' reports on the weighted sums of updates. Before an update all shards must have reported, because
 // the step depends on the norm (clipping, validation); after one the norm is only measured (noise).
 //
 // A norm before an update is summed without rounding (exactsum), so its bits depend neither on the number of shards nor
-// on the order of their reports. What shards report of a validation gradient follows the same payload.
+// on the order of their reports. Reports on a validation gradient follow in the same payload.
 type Norms struct {
 	judged bool
 	sums   map[int64]*sum // by Fire
 }
 
-// Norm is what is known of one update.
+// Norm is the reports on one update.
 type Norm struct {
 	Version int64
 	Samples int64       // applied before
@@ -29,7 +29,7 @@ type Norm struct {
 	Ref2    float64     // squared norm of the validation gradient
 }
 
-// sum is a Norm on the way.
+// sum is a Norm that lacks reports.
 type sum struct {
 	Norm
 	left  int
@@ -108,7 +108,7 @@ type Evidence struct {
 	Samples int64   // applied before
 }
 
-// Verdict is what becomes of it.
+// Verdict is the decision on an update.
 type Verdict struct {
 	Score, Limit float64
 	Factor       float64 // of the direction; 0: it is not applied

@@ -13,13 +13,13 @@ import (
 )
 
 // Rounds is the evaluations of a job, one after the other. Each is spread over the workers: each takes a part of the
-// test set. Models with buffers (batch normalisation) first send theirs and get the average back. A round without a
-// test only collects buffers, for a checkpoint.
+// test set. Workers of models with buffers (batch normalisation) first send theirs and get the average back. A round
+// without a test only collects buffers, for a checkpoint.
 //
-// In an asynchronous mode workers evaluate different versions; the log line says from which to which.
+// In an asynchronous mode workers evaluate different versions; the log line has the range.
 //
-// A worker is told with its next release (Mark), evaluates before it computes, and answers with sums over its part.
-// The part of a worker that leaves meanwhile is missing: results say how many predictions they are of.
+// A worker gets its part with its next release (Mark), evaluates before it computes, and answers with sums over its
+// part. The part of a worker that leaves meanwhile is missing: results have the number of their predictions.
 type Rounds struct {
 	model   Model
 	number  int64 // of the last round
@@ -30,16 +30,16 @@ type Rounds struct {
 	round   round
 }
 
-// Model is what evaluations must know of what is trained.
+// Model is the properties of the model that evaluations depend on.
 type Model struct {
 	Buffers int64 // bytes
 	Layout  []dtype.Tensor
 	Tests   bool // there is a test set
 }
 
-// Workers says what the workers of a job are doing.
+// Workers is the state of the workers of a job.
 type Workers interface {
-	// Live lists the workers that have a part in the job.
+	// Live lists the workers that take part in the job.
 	Live() []star.Worker
 
 	// Idle reports whether a worker sends nothing before it is released.
@@ -49,7 +49,7 @@ type Workers interface {
 	Parked(w star.Worker) bool
 }
 
-// round is one evaluation; the zero value stands for none.
+// round is one evaluation; the zero value means that there is no round.
 type round struct {
 	open     bool
 	test     bool
@@ -74,8 +74,8 @@ const whole = 10_000
 // Begin is called when the training begins.
 func (r *Rounds) Begin(m Model) { r.model = m }
 
-// Every chooses the samples between two evaluations, and when the next one begins, where used samples are applied. Zero:
-// there is one at the end only.
+// Every chooses the samples between two evaluations, and when the next one begins, where used samples are applied.
+// Zero: there is one at the end only.
 func (r *Rounds) Every(step, used int64) {
 	r.step, r.next = step, nextMultiple(used, step)
 }
@@ -104,8 +104,8 @@ func (r *Rounds) Number() int64 { return r.number }
 // Buffers are those of the last average; nil: there was none.
 func (r *Rounds) Buffers() []float32 { return r.buffers }
 
-// Lacks says whether a checkpoint lacks buffers: coming, they are still collected; missing, the model has buffers,
-// and there is no average.
+// Lacks reports whether a checkpoint lacks buffers: coming, they are still being collected; missing, the model has
+// buffers, and there is no average.
 func (r *Rounds) Lacks() (coming, missing bool) {
 	some := r.model.Buffers > 0
 	return some && !r.Collected(), some && r.buffers == nil
@@ -135,7 +135,7 @@ func (r *Rounds) Tells(w star.Worker) bool {
 	return p != nil && !p.told && !p.answered
 }
 
-// Mark puts a worker's part of the round into its release, where it has one.
+// Mark adds a worker's part of the round, if it has one, to its release.
 func (r *Rounds) Mark(m *wire.Release) {
 	if !r.Tells(m.Worker) {
 		return
@@ -205,9 +205,9 @@ func (r *Rounds) unsent() bool {
 }
 
 // stalled reports whether no worker can send buffers any more before there is an average: a worker that has not sent
-// them waits for an update that the others' gradients are to make, and they wait for the average. It happens where an
-// update takes fewer gradients than there are workers (x=2 of three). At the end each worker is asked, whatever it
-// waits for.
+// them waits for an update that needs the others' gradients, and they wait for the average. It happens where an
+// update takes fewer gradients than there are workers (x=2 of three). In the final round each worker is asked, whatever
+// it waits for.
 func (r *Rounds) stalled(ws Workers) bool {
 	return !r.round.final && !slices.ContainsFunc(ws.Live(), func(w star.Worker) bool {
 		p := r.round.parts[w]
@@ -229,7 +229,7 @@ func (r *Rounds) Result(e wire.EvalResult) ([]Effect, error) {
 	return append([]Effect{Progress{}}, r.End()...), nil
 }
 
-// Leave goes on without a worker that has left the job.
+// Leave continues without a worker that has left the job.
 func (r *Rounds) Leave(w star.Worker, ws Workers) []Effect {
 	p := r.round.parts[w]
 	if p == nil || p.answered {
@@ -243,7 +243,7 @@ func (r *Rounds) Leave(w star.Worker, ws Workers) []Effect {
 	return append(out, r.End()...)
 }
 
-// Parked goes on without the workers that have no batch any more and were not told: the final round asks them.
+// Parked continues without workers that have no batch any more and were not asked: the final round asks them.
 func (r *Rounds) Parked(ws Workers) []Effect {
 	if r.round.final {
 		return nil
@@ -251,12 +251,12 @@ func (r *Rounds) Parked(ws Workers) []Effect {
 	return r.without(ws, func(w star.Worker, p *part) bool { return !p.told && ws.Parked(w) })
 }
 
-// Curtail goes on without the workers that have not sent their buffers.
+// Curtail continues without the workers that have not sent their buffers.
 func (r *Rounds) Curtail(ws Workers) []Effect {
 	return r.without(ws, func(_ star.Worker, p *part) bool { return !p.buffered })
 }
 
-// without goes on without some of the workers.
+// without continues without some of the workers.
 func (r *Rounds) without(ws Workers, leaves func(star.Worker, *part) bool) (out []Effect) {
 	if len(r.round.parts) == 0 {
 		return nil
@@ -280,10 +280,10 @@ func (r *Rounds) Missing() (ws []int) {
 	return ws
 }
 
-// Drop gives up the round that is under way.
+// Drop abandons the present round.
 func (r *Rounds) Drop() { r.round = round{} }
 
-// Restart gives up a round that its workers have given up. A test begins again when it may. The final round stays.
+// Restart abandons a round that its workers have abandoned. A test begins again when it may. The final round stays.
 func (r *Rounds) Restart(used int64) {
 	if d := r.round; d.open && !d.final {
 		if d.test {
@@ -293,7 +293,7 @@ func (r *Rounds) Restart(used int64) {
 	}
 }
 
-// End ends a round when all results are there. Loss and accuracy are means over predictions, not over parts. A
+// End ends a round when all results have arrived. Loss and accuracy are means over predictions, not over parts. A
 // coordinator calls it only for a round that may have no workers.
 func (r *Rounds) End() []Effect {
 	d := r.round
@@ -324,13 +324,13 @@ func (r *Rounds) End() []Effect {
 	return append(out, Ended{line, d.test && line.Count > 0, d.final && d.test && line.Count == 0 && r.model.Tests})
 }
 
-// strange is how many times the loss of a part of the test set must be that of most others before only a broken
-// worker explains it.
+// strange is the ratio of the loss of a part of the test set to that of most others from which on only a broken worker
+// explains it.
 const strange = 1e6
 
-// exclude takes those parts out of an evaluation that have nothing to do with those of most others, and drops their
-// workers. More than half of the parts need a finite loss: otherwise it is unknown which are right. Of two parts none
-// is taken out, because the larger loss is the median.
+// exclude removes the parts of an evaluation that are incompatible with most others, and drops their workers. More than
+// half of the parts need a finite loss: otherwise it is unknown which are right. Of two parts none is removed, because
+// the larger loss is the median.
 func exclude(parts map[star.Worker]*part) (out []Effect) {
 	mean := func(e wire.EvalResult) float64 { return math.Abs(e.LossSum) / float64(max(e.Count, 1)) }
 	var losses []float64
@@ -350,7 +350,7 @@ func exclude(parts map[star.Worker]*part) (out []Effect) {
 			continue
 		}
 		delete(parts, w)
-		err := fmt.Errorf("its part of the test set has a loss of %g, and those of others of %.3g", l, median)
+		err := fmt.Errorf("its part of the test set has a loss of %g, but the median of all is %.3g", l, median)
 		out = append(out, Exclude{w, err})
 	}
 	return out

@@ -12,32 +12,32 @@ import (
 )
 
 // Saves is the checkpoints of a job, one after the other. Parts are written by shards, or by one member of a ring;
-// when all are there, and what belongs to them is known, the manifest is written. Training goes on meanwhile. Only a
-// checkpoint with a manifest counts.
+// when all are complete, and everything else of the checkpoint is known, the manifest is written. Training continues
+// meanwhile. Only a checkpoint with a manifest counts.
 //
-// What a worker's codec has left out of its gradients belongs to a checkpoint as the optimiser's state does. Each such
-// worker writes its own file, as it was when the last of its gradients had been used that is in the checkpoint's
-// version:
+// The residual of a worker's codec, which is what it has left out of its gradients, belongs to a checkpoint as the
+// optimiser's state does. Each such worker writes its own file, of the time at which the last of its gradients in the
+// checkpoint's version had been used:
 //
-//	parameter servers   a Save goes before the releases that follow from the version (Early); its Seq is the step in
+//	parameter servers   a Save precedes the releases that follow from the version (Early); its Seq is the step in
 //	                    hand, which is not in it
-//	all-reduce          a Save goes after the releases of the rounds before the version, to members and riders
+//	all-reduce          a Save follows the releases of the rounds before the version, to members and riders
 //
 // A checkpoint waits for these files only for a limited time, and is complete without them: what a worker has left out
 // since the last one is lost with the worker anyway.
 type Saves struct {
 	on       bool
-	patience time.Duration // for files of workers, when all else is there
+	patience time.Duration // for files of workers, when nothing else is missing
 	every    time.Duration // 0: there is one at the end only
 	next     time.Time
-	wanted   bool // one begins as soon as it may
+	wanted   bool // one begins as soon as possible
 	early    files
 	save     save
 	complete string // ID of the newest complete checkpoint of this attempt; empty: none
 	err      error  // of the final checkpoint
 }
 
-// Residual is a worker's file of what its codec has left out.
+// Residual is the file of a worker with the residual of its codec.
 type Residual struct {
 	Worker star.Worker
 
@@ -45,7 +45,7 @@ type Residual struct {
 	// weighted before they are encoded.
 	Weight float64
 
-	Desc json.RawMessage // what its Saved said
+	Desc json.RawMessage // from its Saved
 }
 
 // Coded is a worker with a codec: Seq is that of its Save, and Weight that of its Residual.
@@ -55,40 +55,40 @@ type Coded struct {
 	Weight float64
 }
 
-// Cut says of which state a checkpoint is.
+// Cut is the state that a checkpoint is of.
 type Cut struct {
 	ID           string
 	Version, Seq int64
-	Writer       star.Worker // has the parameters, and writes them; -1: Shards do
+	Writer       star.Worker // the worker that writes the parameters; -1: Shards do
 	Shards       int
 	Final        bool
 }
 
-// save is one checkpoint; the zero value stands for none.
+// save is one checkpoint; the zero value means that there is no checkpoint.
 type save struct {
 	Cut
 	open    bool
 	begun   time.Time
-	left    int               // parts that are not there
+	left    int               // missing parts
 	parts   []json.RawMessage // by shard; of a ring there is one
 	files   files
-	since   time.Time // only files are missing; zero: something else is
+	since   time.Time // since when only files are missing; zero: something else is
 	err     error
 	writing bool
 }
 
-// files are those of a checkpoint that workers write.
+// files are the files of a checkpoint that workers write.
 type files struct {
 	id   string
-	owed []star.Worker // have been told, and have not answered
+	owed []star.Worker // workers that were asked, and have not answered
 	all  []Residual
 }
 
-// residualTime is how long a checkpoint waits for workers when all else is there, beside a second for each MiB of the
-// parameters.
+// residualTime is how long a checkpoint waits for workers when nothing else is missing, beside a second for each MiB of
+// the parameters.
 const residualTime = 10 * time.Second
 
-// NewSaves makes the checkpoints of a job; on: it writes some.
+// NewSaves is the checkpoints of a job; on: it writes some.
 func NewSaves(on bool) Saves { return Saves{on: on} }
 
 // On reports whether the job writes checkpoints.
@@ -132,7 +132,7 @@ func (s *Saves) Orphaned(w star.Worker) bool {
 	return s.Writer(w) && s.save.Final && !s.save.writing
 }
 
-// Early tells workers with codecs to save what they have left out of a checkpoint that is about to begin.
+// Early asks workers with codecs to save the residuals of a checkpoint that is about to begin.
 func (s *Saves) Early(id string, version int64, coded []Coded) []Effect {
 	if s.early.id == id {
 		return nil
@@ -140,7 +140,7 @@ func (s *Saves) Early(id string, version int64, coded []Coded) []Effect {
 	return s.early.ask(id, version, coded)
 }
 
-// ask tells workers to write their files of a checkpoint.
+// ask asks workers to write their files of a checkpoint.
 func (f *files) ask(id string, version int64, coded []Coded) (out []Effect) {
 	*f = files{id: id}
 	for _, c := range coded {
@@ -151,8 +151,8 @@ func (f *files) ask(id string, version int64, coded []Coded) (out []Effect) {
 	return out
 }
 
-// Start begins a checkpoint. Every server with shards is told in order with the firings, so all of them save the same
-// state. Workers with codecs are told unless Early has.
+// Start begins a checkpoint. Every server with shards is asked in order with the firings, so all of them save the same
+// state. Workers with codecs are asked unless Early has done so.
 func (s *Saves) Start(cut Cut, coded []Coded, now time.Time) []Effect {
 	n := max(1, cut.Shards)
 	s.save = save{Cut: cut, open: true, begun: now, left: n, parts: make([]json.RawMessage, n)}
@@ -166,8 +166,8 @@ func (s *Saves) Start(cut Cut, coded []Coded, now time.Time) []Effect {
 	return out
 }
 
-// Part takes a part of the checkpoint. Its error, if it had one, fails the checkpoint when all parts are there. Parts
-// of another checkpoint, and a part that is there, are ignored.
+// Part takes a part of the checkpoint. Its error, if it had one, fails the checkpoint when all parts have arrived.
+// Parts of another checkpoint, and repeated ones, are ignored.
 func (s *Saves) Part(m wire.Saved, desc []byte) []Effect {
 	c := &s.save
 	if !c.open || m.ID != c.ID || m.Shard < 0 || m.Shard >= len(c.parts) || c.parts[m.Shard] != nil {
@@ -183,9 +183,9 @@ func (s *Saves) Part(m wire.Saved, desc []byte) []Effect {
 	return []Effect{Progress{}}
 }
 
-// Moved says that a shard has another primary. A part that the last one has not written fails the checkpoint: the new
-// primary may have gone on to a later version; the next one is tried when it is due. Of the final checkpoint the new
-// primary writes it, after the Fire with number seq.
+// Moved records that a shard has another primary. A part that the last one has not written fails the checkpoint: the
+// new primary may have a later version already; the next checkpoint begins when it is due. In the final checkpoint the
+// new primary writes the part, after the Fire with number seq.
 func (s *Saves) Moved(shard, server int, seq int64) []Effect {
 	c := &s.save
 	switch {
@@ -198,7 +198,7 @@ func (s *Saves) Moved(shard, server int, seq int64) []Effect {
 	return []Effect{AskServers{server, wire.Save{Seq: seq, Version: c.Version, ID: c.ID}}}
 }
 
-// Residual takes a worker's file. One of another checkpoint, or that comes too late, is ignored.
+// Residual takes a worker's file. One of another checkpoint, or a late one, is ignored.
 func (s *Saves) Residual(w star.Worker, m wire.Saved, desc []byte) (out []Effect) {
 	f := &s.early
 	if s.save.open && s.save.ID == m.ID {
@@ -217,7 +217,7 @@ func (s *Saves) Residual(w star.Worker, m wire.Saved, desc []byte) (out []Effect
 	return out
 }
 
-// forget waits for a worker no more.
+// forget stops waiting for a worker.
 func (f *files) forget(w star.Worker) {
 	i := slices.Index(f.owed, w)
 	if i < 0 {
@@ -227,15 +227,15 @@ func (f *files) forget(w star.Worker) {
 	f.all = slices.DeleteFunc(f.all, func(r Residual) bool { return r.Worker == w && len(r.Desc) == 0 })
 }
 
-// Leave waits for a worker no more that has left the job.
+// Leave stops waiting for a worker that has left the job.
 func (s *Saves) Leave(w star.Worker) {
 	s.early.forget(w)
 	s.save.files.forget(w)
 }
 
-// Look writes a checkpoint when nothing that belongs to it is missing. ready: its version and its buffers are there.
-// fail is what makes it fail then; nil: nothing does. It may be called at any time, and writes once. The time that the
-// files of workers have begins when they are the last thing missing.
+// Look writes a checkpoint when nothing of it is missing. ready: its version and its buffers are complete. fail is a
+// reason for it to fail then, or nil. It may be called at any time, and writes once. The time limit of the
+// files of workers begins when only they are missing.
 func (s *Saves) Look(now time.Time, ready bool, fail error) []Effect {
 	c := &s.save
 	if !c.open || c.left > 0 {
@@ -257,7 +257,7 @@ func (s *Saves) Look(now time.Time, ready bool, fail error) []Effect {
 	return []Effect{Write{c.ID, c.parts, c.files.all, c.err}}
 }
 
-// Tick has a checkpoint go on without workers that have not answered for too long.
+// Tick continues a checkpoint without workers that have not answered for too long.
 func (s *Saves) Tick(now time.Time) []Effect {
 	c := &s.save
 	late := c.files.late()
@@ -279,12 +279,12 @@ func (f *files) late() (ws []int) {
 	return ws
 }
 
-// Missing is what the checkpoint waits for, in words.
+// Missing describes what the checkpoint waits for.
 func (s *Saves) Missing() string {
 	if s.save.left > 0 {
 		return fmt.Sprintf("%d parts of a checkpoint", s.save.left)
 	}
-	return fmt.Sprintf("what the codecs of workers %v have left out, for a checkpoint", s.save.files.late())
+	return fmt.Sprintf("the codec residuals of workers %v, for a checkpoint", s.save.files.late())
 }
 
 // Written ends a checkpoint, which is at path, or has failed. After one that has failed the next one is tried when it
@@ -304,11 +304,11 @@ func (s *Saves) Written(path string, err error, now time.Time) []Effect {
 	return []Effect{Progress{}, Wrote{line, path, err, c.Final}}
 }
 
-// Drop gives up the checkpoint that is under way.
+// Drop abandons the present checkpoint.
 func (s *Saves) Drop() { s.save = save{} }
 
-// Restart gives up a checkpoint that its writer has given up. Another one begins as soon as it may. The final one, and
-// one that is being written, stay.
+// Restart abandons a checkpoint that its writer has abandoned. Another one begins as soon as possible. The final one,
+// and one that is being written, stay.
 func (s *Saves) Restart() {
 	if c := s.save; c.open && !c.Final && !c.writing {
 		s.Drop()

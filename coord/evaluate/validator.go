@@ -12,20 +12,20 @@ import "star/transport/wire"
 type Validator struct {
 	on     bool
 	every  int  // gradients between two of the validator's
-	joined bool // it is there
-	begun  bool // the workers have
-	lost   bool // it has gone, and no other one's gradient is in use
+	joined bool // it is connected
+	begun  bool // the workers have begun
+	lost   bool // it has left, and no gradient of another one is in use
 
 	asked    bool
 	step     int64  // of the gradient that is asked for, or the next one
 	stored   []bool // by shard
 	left     int    // shards that do not hold it
-	basis    int64  // version of which it is
+	basis    int64  // version of the parameters of that gradient
 	version  int64  // of the gradient in use
 	received int    // gradients since it was asked for
 }
 
-// NewValidator makes that of a job. A gradient is asked for after that many gradients of workers; 0 means 1.
+// NewValidator is the validator of a job. A gradient is asked for after every gradients of workers; 0 means 1.
 func NewValidator(every int) Validator { return Validator{on: true, every: max(1, every)} }
 
 // On reports whether the job has a validator. Ready, Begun: a job with one may begin, and its workers have begun; a job
@@ -34,7 +34,7 @@ func (v *Validator) On() bool    { return v.on }
 func (v *Validator) Ready() bool { return !v.on || v.joined }
 func (v *Validator) Begun() bool { return !v.on || v.begun }
 
-// Joined reports whether it is there; Judges, whether updates are checked.
+// Joined reports whether it is connected; Judges, whether updates are checked.
 func (v *Validator) Joined() bool { return v.joined }
 func (v *Validator) Judges() bool { return v.on && !v.lost }
 
@@ -43,7 +43,7 @@ func (v *Validator) Judges() bool { return v.on && !v.lost }
 func (v *Validator) Step() int64    { return v.step }
 func (v *Validator) Version() int64 { return v.version }
 
-// Join takes it in.
+// Join records that it has connected.
 func (v *Validator) Join() { v.joined = true }
 
 // Ask asks for a gradient of a version, which all shards must store.
@@ -58,8 +58,8 @@ func (v *Validator) Received(gradients int) bool {
 	return v.joined && !v.asked && v.received >= v.every
 }
 
-// Stored is told that a shard holds the gradient of a step. used: all hold it, and it is in use from here on. first:
-// workers begin. A gradient of an earlier validator, or one that is told of twice, changes nothing.
+// Stored records that a shard holds the gradient of a step. used: all hold it, and it is in use from now on. first:
+// workers begin. A gradient of an earlier validator, and a repeated report, are ignored.
 func (v *Validator) Stored(m wire.Stored) (used, first bool) {
 	if !v.asked || m.Step != v.step || m.Shard < 0 || m.Shard >= len(v.stored) || v.stored[m.Shard] {
 		return false, false
@@ -74,8 +74,9 @@ func (v *Validator) Stored(m wire.Stored) (used, first bool) {
 	return true, first
 }
 
-// Lost goes on without it: shards drop what it has pushed when another one pushes, and the gradients of that one have
-// other numbers. training: the job has begun, and goes on; otherwise another one may come before. first: workers begin.
+// Lost continues without it. Shards drop what it has pushed when another one pushes, and the gradients of that one
+// have other numbers. training: the job has begun, and continues; otherwise another one may join before. first:
+// workers begin.
 func (v *Validator) Lost(training bool) (first bool) {
 	v.joined, v.asked = false, false
 	if !training {

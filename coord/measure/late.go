@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Patience is the least deadline of an iteration: what takes less is over before a decision would be
-// made, and on a busy host it is chance.
+// Patience is the least deadline of an iteration: a shorter iteration is over before a decision would be made, and on a
+// busy host shorter delays are chance.
 const Patience = 250 * time.Millisecond
 
-// lateness is what is known of a worker's present iteration. It begins again with each release.
+// lateness is the state of a worker's present iteration. It begins again with each release.
 type lateness struct {
-	released time.Time // the iteration that the rest is about
+	released time.Time // of the iteration that the other fields are about
 	missed   int       // deadlines
 	there    bool      // its gradient has arrived
 }
 
-// Overdue looks whether the worker has missed a deadline that it had not missed at the last look:
-// first after d, then after twice as long, four times, and so on. limit is that deadline, and waited
-// the time since the release; without one, limit is 0. next is when to look again.
+// Overdue reports whether the worker has missed a deadline since the last call: the first is d, then twice as long,
+// four times, and so on. limit is that deadline, and waited the time since the release; if none was missed, limit is
+// 0. next is when to call again.
 func (w *Worker) Overdue(now time.Time, d time.Duration) (waited, limit, next time.Duration) {
 	d = max(d, Patience)
 	if w.Flight.released.IsZero() { // it may have something else to do

@@ -9,23 +9,23 @@ import (
 	"star"
 )
 
-// Window is a mean over the last few values. Sixteen of them: enough to even out single ones, and
-// few enough to follow a change.
+// Window is a mean over the last few values. Sixteen of them: enough to even out single ones, and few enough to follow
+// a change.
 type Window struct {
 	vals [16]float64
 	n    int
 }
 
-// Add takes a value in, in the place of the oldest.
+// Add adds a value, in the place of the oldest.
 func (w *Window) Add(v float64) {
 	w.vals[w.n%len(w.vals)] = v
 	w.n++
 }
 
-// Empty says that there is no value yet.
+// Empty reports whether there is no value yet.
 func (w *Window) Empty() bool { return w.n == 0 }
 
-// Mean is that of the values that there are; 0 without any.
+// Mean is the mean of the values; 0 without any.
 func (w *Window) Mean() float64 {
 	k := min(w.n, len(w.vals))
 	if k == 0 {
@@ -47,7 +47,7 @@ type Worker struct {
 	late   lateness
 }
 
-// Arrived takes in the record of an iteration. busy is the part of it without waiting for others.
+// Arrived records an iteration. busy is the part of it without waiting for others.
 func (w *Worker) Arrived(r *star.Record, busy time.Duration) {
 	w.late = lateness{released: w.Flight.released, there: true}
 	w.Recent.Add(r.Iteration().Seconds())

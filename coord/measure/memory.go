@@ -9,13 +9,12 @@ import (
 	"star/runlog"
 )
 
-// rememberEach is how many iterations of each worker are remembered: as many as a detector compares
-// with. runlog.MaxRecords bounds all of them together.
+// rememberEach is the number of iterations of each worker that are kept: as many as a detector compares with.
+// runlog.MaxRecords bounds all of them together.
 const rememberEach = 32
 
-// Memory keeps the last records of all workers, in the order in which they came. Checkpoints have
-// them, and from them the pilot of a job that resumes learns how long iterations take before the
-// first new one is over.
+// Memory keeps the last records of all workers, in the order of their arrival. Checkpoints contain them, so the pilot
+// of a resumed job knows the times of iterations before the first new one ends.
 type Memory struct {
 	ring []star.Record
 	next int // the oldest, when it is full
@@ -27,7 +26,7 @@ func NewMemory(workers int) Memory {
 	return Memory{max: min(rememberEach*workers, runlog.MaxRecords)}
 }
 
-// Add keeps a record, in the place of the oldest when the memory is full.
+// Add adds a record, in the place of the oldest when the memory is full.
 func (m *Memory) Add(r *star.Record) {
 	if len(m.ring) < m.max {
 		m.ring = append(m.ring, *r)
@@ -44,8 +43,8 @@ func (m *Memory) Records() []star.Record {
 	return slices.Concat(m.ring[m.next:], m.ring[:m.next])
 }
 
-// Recall keeps what the job before remembered of its workers, and returns it with times before the
-// beginning of this job. Ranks that this job does not have are left out.
+// Recall adds the records of the job before, and returns them with times before the beginning of this job. Ranks that
+// this job does not have are left out.
 func (m *Memory) Recall(before []star.Record, workers int) (known []star.Record) {
 	last := time.Duration(math.MinInt64)
 	for _, r := range before {

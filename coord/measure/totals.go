@@ -37,7 +37,7 @@ func (t *Totals) Observe(r *star.Record) {
 // Loss is the mean of the last losses; 0 without any.
 func (t *Totals) Loss() float64 { return t.losses.Mean() }
 
-// Rate is samples per second of the training, of which used are applied now.
+// Rate is samples per second of the training; used samples are applied now.
 func (t *Totals) Rate(now time.Time, used int64) float64 {
 	if !t.end.IsZero() {
 		now = t.end

@@ -1,19 +1,19 @@
-// Package moves decides what happens while a shard goes from one server to another, and measures what the links to
-// the servers carry, which is what moves are decided by. It is pure: no I/O, no clock, no goroutine. The coordinator
-// tells a [Mover] of each event and carries out the [Effect] values that it returns, in their order.
+// Package moves decides the steps of moving a shard from one server to another, and measures the links to the servers,
+// on which the choice of moves rests. It is pure: no I/O, no clock, no goroutine. The coordinator reports each event
+// to a [Mover] and carries out the [Effect] values that it returns, in their order.
 //
 //	       Begin            Prepared, and no checkpoint          Loaded              Complete
 //	idle ─────────► preparing ───────────────────────► copying ────────► routing ───────────► idle
 //	  ▲                 │ failed, late, a server lost      │                 │ a server lost
 //	  └─────────────────┴──────────────────────────────────┘                 └──────────────► lost
 //
-// Until routing, the old server has the whole shard, so a failure at the new server ends the move and nothing else.
-// While copying, no update is made: orders are held (Hold), and go to the server that has the shard afterwards
-// (Take). A shard that is lost in routing is lost for the job.
+// Until routing, the old server has the whole shard, so a failure at the new server only ends the move. While copying,
+// no update is made: orders are held (Hold), and go to the server that has the shard afterwards (Take). A shard that
+// is lost in routing is lost for the job.
 //
-// A copy of a shard ([Job.Copy]) goes the same way and the shard stays where it is, too. The new server counts as
-// soon as it has loaded its copy, and in routing it gets what workers still push to the old server only. A failure
-// then takes the copy back ([Unshare]).
+// A copy of a shard ([Job.Copy]) takes the same steps, and the shard also stays on its server. The new server counts
+// as soon as it has loaded its copy. In routing the old server passes on what workers still push only to it. A failure
+// then withdraws the copy ([Unshare]).
 package moves
 
 import (
@@ -61,7 +61,7 @@ type Job struct {
 // Bytes is the size of the parameters.
 func (j *Job) Bytes() int64 { return 4 * (j.To - j.From) }
 
-// Effect is one thing that the coordinator has to do.
+// Effect is one action of the coordinator.
 type Effect interface{ effect() }
 
 type (
@@ -137,9 +137,8 @@ func (m *Mover) Begin(now time.Time, j Job) []Effect {
 	return []Effect{m.adopt(wire.Prepare)}
 }
 
-// Said takes a message of a server about a move. What concerns another move than the present one changes nothing.
-// saving says whether the state must not be sent now, because a checkpoint is being written or the job waits for
-// workers.
+// Said takes a message of a server about a move. A message about another move than the present one is ignored. saving:
+// the state must not be sent now, because a checkpoint is being written or the job waits for workers.
 func (m *Mover) Said(now time.Time, server int, msg wire.Moved, saving bool) []Effect {
 	if m.stage == idle || server != m.job.Target || msg.Move != m.id {
 		return nil
@@ -177,8 +176,8 @@ func (m *Mover) send(now time.Time, saving bool) []Effect {
 	return []Effect{m.hand(wire.Give)}
 }
 
-// loaded is what follows when the new server has the state: the run log has how long the copy took, and by how much an
-// update was late.
+// loaded continues when the new server has the state: the run log gets the duration of the copy, and the delay of
+// updates.
 func (m *Mover) loaded(now time.Time) []Effect {
 	shard, to := m.job.Shard, m.job.Target
 	if m.job.Copy {
@@ -193,8 +192,8 @@ func (m *Mover) loaded(now time.Time) []Effect {
 		Route{shard, to}, Ended{m.line}, Resume{}}
 }
 
-// Tick goes on with a move that waited for a checkpoint, and ends one that takes too long. In routing there is no
-// limit: the source is needed like any server.
+// Tick continues a move that waited for a checkpoint, and ends one that takes too long. In routing there is no limit:
+// the source is needed like any server.
 func (m *Mover) Tick(now time.Time, saving bool) []Effect {
 	if (m.stage == preparing || m.stage == copying) && now.After(m.limit) {
 		return m.fail(fmt.Sprintf("server %d: nothing was heard of it in time", m.job.Target))
@@ -202,7 +201,7 @@ func (m *Mover) Tick(now time.Time, saving bool) []Effect {
 	return m.send(now, saving)
 }
 
-// Gone takes the loss of a server.
+// Gone records the loss of a server.
 func (m *Mover) Gone(server int, why error) []Effect {
 	if m.stage == idle || server != m.job.Source && server != m.job.Target {
 		return nil
@@ -271,14 +270,14 @@ func (m *Mover) Take() []engine.Ready {
 	return held
 }
 
-// Strike removes a worker that is gone from the orders that are held.
+// Strike removes a worker that has left from the held orders.
 func (m *Mover) Strike(w star.Worker) {
 	for i := range m.held {
 		m.held[i].Strike(w)
 	}
 }
 
-// Holds says whether orders wait for the end of a move.
+// Holds reports whether orders wait for the end of a move.
 func (m *Mover) Holds() bool { return m.stage == copying }
 
 // Waits names the shard for which orders wait, and its target; empty: no order waits.
@@ -289,10 +288,10 @@ func (m *Mover) Waits() string {
 	return fmt.Sprintf("shard %d, which moves to server %d", m.job.Shard, m.job.Target)
 }
 
-// Busy says which shard moves or is copied now. It reports false when none is.
+// Busy returns the shard that moves or is copied now. It reports false if there is no move.
 func (m *Mover) Busy() (shard int, busy bool) { return m.job.Shard, m.stage != idle }
 
-// Passing says whether a server has still to pass on gradients to a copy that counts already, and names that copy.
+// Passing reports whether a server has yet to pass on gradients to a copy that counts already, and names that copy.
 func (m *Mover) Passing(server int) (shard, target int, passing bool) {
 	return m.job.Shard, m.job.Target, m.job.Copy && m.stage == routing && server == m.job.Source
 }

@@ -14,7 +14,7 @@ type Server struct {
 }
 
 // Parse reads SHARD and the rank, the host or the address of a server, of a job with that many shards and these servers
-// by rank. A host counts only if one server is there. Errors say what there is to choose from.
+// by rank. A host must have exactly one server. Errors list the choices.
 func Parse(args []string, shards int, servers []Server) (shard, to int, err error) {
 	if len(args) != 2 {
 		return 0, 0, errors.New("want SHARD SERVER: a shard's number, and the rank, the host or the address of a star-ps")

@@ -1,8 +1,7 @@
-// Package outbox sends messages over connections without ever waiting for the other side: each
-// connection has a bounded queue (Conn), and a Sender writes to many of them at once. It knows
-// messages only as bytes.
+// Package outbox sends messages over connections without ever waiting for the other side: each connection has a bounded
+// queue (Conn), and a Sender writes to many of them at once. It treats messages as bytes.
 //
-//	Sender.Send ──► queue of Conn ──► Flush: what the socket takes at once ──► deliver: the rest, in a goroutine
+//	Sender.Send ──► queue of Conn ──► Flush: what the socket accepts at once ──► deliver: the rest, in a goroutine
 package outbox
 
 import (
@@ -18,15 +17,16 @@ import (
 	"star/transport/wire"
 )
 
-// Conn is a connection with writes that never wait: WriteFrame appends a message to a
-// queue, and Flush writes as much of it as the socket takes at once. A goroutine (deliver) sends the
-// rest in order until the queue is empty. So a peer that does not read delays only itself, and one
-// that does needs no goroutine.
+// Conn is a connection with writes that never wait: WriteFrame appends a message to a queue, and Flush writes as much
+// of it as the socket accepts at once. A goroutine (deliver) sends the rest in order until the queue is empty. So a
+// peer that does not read delays only itself, and one that does needs no goroutine.
 //
-// The queue is bounded. A peer that lets it run full, or takes no message within patience, does not
-// read: its connection is closed, and its reader returns the error.
-// Any goroutine may write and flush; the owner of the connection reads. Payloads are not copied and
-// must not change after they were handed over; headers are copied.
+// The queue is bounded. If a peer lets it run full, or accepts no message within patience, its connection is closed,
+// and its reader returns the error. Any goroutine may write and flush; the owner of the connection reads. Payloads are
+// not copied and must not change after the call; headers are copied.
+//
+// Invariant: messages go out in the order of their WriteFrame calls. While blocked, only deliver writes to
+// the connection.
 type Conn struct {
 	transport.Conn
 	patience time.Duration // for one message, and a second for each MiB of its payload
@@ -45,7 +45,7 @@ type Conn struct {
 	deadline time.Time
 }
 
-// letter is a message that waits.
+// letter is a waiting message.
 type letter struct {
 	kind    wire.Kind
 	head    int // bytes of header
@@ -53,12 +53,11 @@ type letter struct {
 	sum     uint32
 }
 
-// queueBytes is how much may wait before another message does not: thousands of messages of every
-// iteration, behind what the sockets hold. One message may be larger.
+// queueBytes is the maximum size of the waiting messages when another one is added: thousands of messages of every
+// iteration, in addition to what the sockets hold. A single message may be larger.
 const queueBytes = 1 << 20
 
-// New is a queue before conn. A peer that takes no message within patience is taken for gone: its
-// connection is closed.
+// New is a queue before conn. The connection of a peer that accepts no message within patience is closed.
 func New(conn transport.Conn, patience time.Duration, log *slog.Logger) *Conn {
 	return &Conn{Conn: conn, patience: patience, log: log}
 }
@@ -81,8 +80,7 @@ func (o *Conn) WriteFrame(k wire.Kind, header, payload []byte, sum uint32) error
 	return nil
 }
 
-// Flush sends what is in the queue as far as the socket takes it at once, and leaves the rest to
-// deliver. It does not wait.
+// Flush sends the queue as far as the socket accepts it at once, and leaves the rest to deliver. It does not wait.
 func (o *Conn) Flush() {
 	o.mu.Lock()
 	if o.blocked || o.closed {
@@ -115,7 +113,7 @@ func (o *Conn) Flush() {
 	}
 }
 
-// empty empties the queue, whose memory is used again but after a burst. The lock is held.
+// empty empties the queue. It keeps the memory, except after a burst. The lock is held.
 func (o *Conn) empty() {
 	clear(o.queue) // payloads
 	o.queue, o.heads = o.queue[:0], o.heads[:0]
@@ -124,9 +122,8 @@ func (o *Conn) empty() {
 	}
 }
 
-// deliver sends queue, whose headers are heads, and then what has come into the queue meanwhile,
-// until that is empty or the connection is closed. Each message has patience, and a second for each
-// MiB of it.
+// deliver sends queue, with the headers heads, and then the messages that have been added meanwhile, until the queue
+// is empty or the connection is closed. Each message has patience, and a second for each MiB of it.
 func (o *Conn) deliver(queue []letter, heads []byte) {
 	site := flightrecorder.Open("coordinator", "a member to take a message", "", "")
 	defer site.Close()
@@ -158,9 +155,9 @@ func (o *Conn) deliver(queue []letter, heads []byte) {
 	}
 }
 
-// fail closes the connection because a message could not be sent, and logs it once. The reader of
-// the connection gets an error by that, and asks for the cause. A message that is too large is not
-// sent in part: the peer gets the reason in its place, because it would come again for the same message.
+// fail closes the connection because a message could not be sent, and logs it once. The reader of the connection then
+// gets an error, and asks for the cause. A message that is too large is not sent in part: the peer gets the reason
+// instead, because it would reconnect for the same message.
 func (o *Conn) fail(err error) {
 	o.mu.Lock()
 	if o.closed { // that is why
@@ -186,7 +183,7 @@ func (o *Conn) Cause() error {
 	return o.err
 }
 
-// SetReadDeadline keeps to what EndReads has said.
+// SetReadDeadline has no effect after EndReads.
 func (o *Conn) SetReadDeadline(t time.Time) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -196,8 +193,8 @@ func (o *Conn) SetReadDeadline(t time.Time) error {
 	return o.Conn.SetReadDeadline(t)
 }
 
-// EndReads sets the last read deadline: no later one counts. It is for a peer that was told to
-// leave: its last messages are read until then.
+// EndReads sets the last read deadline; later ones have no effect. It is for a peer that must leave: its last messages
+// are read until then.
 func (o *Conn) EndReads(t time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -11,17 +11,17 @@ import (
 	"star/runlog"
 )
 
-// Baseline lets the scheme of a paper pilot a job (--baseline). It implements coord.Pilot.
+// Baseline has the scheme of a paper choose the plans of a job (--baseline). It implements coord.Pilot.
 type Baseline struct {
 	scheme  baseline.Scheme
 	plan    string // in force, or asked for
 	samples int64  // applied so far
 	limit   int64
-	manual  bool // somebody else decides
+	manual  bool // star ctl mode has set the plan: the scheme's decisions are ignored
 	remarks []advice.Remark
 }
 
-// NewBaseline pilots a job that begins with the given plan.
+// NewBaseline is the pilot of a job that begins with the given plan.
 func NewBaseline(s baseline.Scheme, plan modes.Plan) *Baseline {
 	return &Baseline{scheme: s, plan: plan.String()}
 }
@@ -40,7 +40,7 @@ func (b *Baseline) Tell(l runlog.Line) []advice.Remark {
 			b.fired(l.T, e)
 		}
 	case runlog.Plan:
-		if e.After == 0 { // star ctl mode takes the job out of our hands; star ctl mode auto gives it back
+		if e.After == 0 { // star ctl mode sets manual, and star ctl mode auto clears it
 			b.manual = e.Plan != e.From
 		}
 		b.plan = e.Plan

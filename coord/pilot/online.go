@@ -9,42 +9,47 @@ import (
 	"star/straggler"
 )
 
-// When a predictor is trained while the job runs, and on what.
+// When a predictor is trained while the job runs, and with which data.
 const (
 	firstLesson = 150  // iterations of each worker before the first training; then whenever there are twice as many
-	lessonRows  = 8192 // iterations, of all workers together, that a training looks at, the newest
-	pupils      = 32   // workers at most whose iterations they are: of more, every second, third, …
-	warmUp      = 32   // iterations of each worker that a new predictor is shown before it predicts
+	lessonRows  = 8192 // iterations, of all workers together, in a training: the newest
+	pupils      = 32   // maximum number of workers in a training: of more, every second, third, …
+	warmUp      = 32   // iterations of each worker that a new predictor observes before it predicts
 )
 
-// The network is smaller than the artefact's (50 hidden units, a head of 256 and 128), and learns faster (1e-3): of a worker with
-// a rhythm it predicts as much after as many iterations, and is trained in a fifth of the time, in steps of 1 ms.
+// The network is smaller than the artefact's (50 hidden units, a head of 256 and 128), and learns faster (1e-3). For a
+// worker with a periodic time it predicts as well after as many iterations, and trains in a fifth of the time, in steps
+// of 1 ms.
 const (
 	hidden = 24
 	head   = 64
 	rate   = 3e-3
 )
 
-// online trains an LSTM on the job's own records, and lets each one that is finished enter the contest. What is trained,
-// and when, follows from what the pilot is told, so that a log replays to the same predictors.
+// online trains an LSTM on the job's own records, and enters each finished one in the contest:
+//
+//	collecting ── enough records ──► study: trained beside the job ── runlog.Predictor ──► install ──► collecting
+//
+// Invariants: at most one study is open. The data and the time of a training depend only on the reported events, so a
+// replay of the log has the same predictors.
 type online struct {
 	workers int
 	timer   straggler.Timer
 	random  func(lesson int) straggler.Source
 
 	history *straggler.History
-	every   int // so many-th worker's records are collected
+	every   int // records of every such worker are collected
 	seen    int // records so far
 	due     int // records at which the next training begins
 	lessons int
 
 	recent []star.Record // the last of all workers, the oldest at next
 	next   int
-	study  *study          // begun and not told of; nil: none
+	study  *study          // begun and not installed; nil: none
 	lstm   *straggler.LSTM // nil: none yet
 }
 
-// newOnline begins to collect.
+// newOnline begins to collect records.
 func newOnline(workers int, timer straggler.Timer, random func(lesson int) straggler.Source) *online {
 	every := (workers + pupils - 1) / pupils
 	rows := lessonRows / (workers / every)
@@ -54,7 +59,7 @@ func newOnline(workers int, timer straggler.Timer, random func(lesson int) strag
 	return o
 }
 
-// observe takes in a record. It returns a training that is due, or nil.
+// observe takes a record. It returns a training that is due, or nil.
 func (o *online) observe(r star.Record) *study {
 	if int(r.Worker) < 0 || int(r.Worker) >= o.workers {
 		return nil
@@ -78,18 +83,18 @@ func (o *online) observe(r star.Record) *study {
 	return o.study
 }
 
-// install lets the predictor of a line enter the contest, and returns what there is to say of it. Where the training
-// was not done beside the job (in a replay), it is done now.
+// install enters the predictor of a line in the contest, and returns a message about it. If the training was not done
+// beside the job (in a replay), it is done now.
 func (o *online) install(contest *straggler.Contest, line runlog.Predictor) string {
 	s := o.study
 	o.study = nil
 	if s == nil || s.records != line.Records {
-		return fmt.Sprintf("a predictor of %d records is not one that was to be trained: it is not used", line.Records)
+		return fmt.Sprintf("a predictor of %d records was not asked for: it is ignored", line.Records)
 	}
 	for s.Step() {
 	}
 	if got := s.Result(); got.Error != line.Error && !(got.Error.IsZero() && line.Error.IsZero()) {
-		return o.enter(contest, s, fmt.Sprintf("the predictor of %d records is trained to an error of %v here, and was to %v: another build or processor",
+		return o.enter(contest, s, fmt.Sprintf("the predictor of %d records has an error of %v here, but had %v: another build or processor",
 			line.Records, got.Error, line.Error))
 	}
 	return o.enter(contest, s, "")

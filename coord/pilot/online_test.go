@@ -261,14 +261,14 @@ func TestOnlineOddLines(t *testing.T) {
 	if s := last(newPilot(t, 2, seeded(2)), same); !strings.Contains(s, "another build or processor") {
 		t.Error(s)
 	}
-	if s := last(newPilot(t, 2, seeded(1)), func(r *runlog.Predictor) { r.Records++ }); !strings.Contains(s, "not one that was to be trained") {
+	if s := last(newPilot(t, 2, seeded(1)), func(r *runlog.Predictor) { r.Records++ }); !strings.Contains(s, "was not asked for") {
 		t.Error(s)
 	}
 	if s := last(newPilot(t, 2, nil), same); s != "[]" {
 		t.Errorf("without training: %s", s)
 	}
 	p := newPilot(t, 2, seeded(1))
-	if s := fmt.Sprint(replay(p, []runlog.Line{c.log[0], c.log[at]})); !strings.Contains(s, "not one that was to be trained") {
+	if s := fmt.Sprint(replay(p, []runlog.Line{c.log[0], c.log[at]})); !strings.Contains(s, "was not asked for") {
 		t.Error(s)
 	}
 }

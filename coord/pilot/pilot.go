@@ -1,5 +1,12 @@
-// Package pilot puts together what --mode auto is: who is slow (straggler), what iterations will take (a contest of
-// predictors), and what to do about it (auto.Controller). It hears what the run log hears, from a running job or from a log.
+// Package pilot combines the parts of --mode auto: the detector of slow workers (straggler), the prediction of
+// iterations (a contest of predictors), and the choice of the plan (auto.Controller):
+//
+//	run log line ──► detector, contest, controller ──► remarks: verdicts, deadlines, trainings, changes of plan
+//
+// Its only input is the lines of the run log, of a running job or of a file.
+//
+// Invariants: the remarks depend on the lines alone, so a log replays to the same decisions. After star ctl mode the
+// pilot only observes, until star ctl mode auto.
 package pilot
 
 import (
@@ -18,11 +25,11 @@ import (
 	"star/straggler"
 )
 
-// Config says what is piloted.
+// Config is the settings of a pilot.
 type Config struct {
 	Workers    int
 	Batch      int           // samples of an equal share
-	Plan       modes.Plan    // that the job begins with
+	Plan       modes.Plan    // initial plan
 	Ring       bool          // all-reduce
 	RiderWait  time.Duration // of the ring
 	Queue      int           // see price.Forecast
@@ -38,14 +45,14 @@ type Config struct {
 	// Model is a trained predictor that takes part in the contest; nil: none.
 	Model *straggler.Model
 
-	// Online is where the randomness of each training comes from, the first being 0, if an LSTM is to be trained on the job's own
-	// records and to take part; nil: none is. It does not go together with Model.
+	// Online is the source of randomness of each training, from 0 on, if an LSTM is to be trained on the job's own
+	// records and to take part; nil: none is. It excludes Model.
 	Online func(lesson int) straggler.Source
 
 	// Decider chooses among plans; nil: the cheapest.
 	Decider price.Decider
 
-	// Notices are what the pilot was to have, and has to do without, and why.
+	// Notices say which parts the pilot has to do without, and why.
 	Notices []string
 }
 
@@ -56,25 +63,26 @@ type Pilot struct {
 	timer      straggler.Timer
 	detector   *straggler.Detector
 	contest    *straggler.Contest
-	online     *online // nil: nothing is trained
-	limit      int64   // the end of the job in samples; 0: not known
+	online     *online // nil: no training
+	limit      int64   // end of the job in samples; 0: unknown
 	samples    []int   // of each worker's last gradient
 	remarks    []advice.Remark
-	champion   string // of the contest, that was spoken of last
-	streak     int    // records for which another one has been champion
-	manual     bool   // somebody else decides
+	champion   string // name of the contest's champion in the last remark
+	streak     int    // records since another one is champion
+	manual     bool   // star ctl mode has set the plan
 	records    int
-	deadlines  []time.Duration // that were passed on last
+	deadlines  []time.Duration // of the last remark
 	course     *pgns.Course
-	here       int // workers
+	here       int // number of live workers
 	fires      int
 }
 
-// lasting is for how many iterations of each worker a predictor must be the better one to be spoken of. Two that are as good as
-// each other take turns.
+// lasting is the number of iterations of each worker for which a predictor must be the better one before a remark. Two
+// that are equally good take turns.
 const lasting = 64
 
-// early updates after each of which deadlines are looked at: who was slow in its first iteration need not be waited for in the second.
+// early is the number of first updates after which deadlines are computed each time: then a worker that was slow in its
+// first iteration need not be waited for in the second.
 const early = 3
 
 // New makes a pilot.
@@ -112,7 +120,7 @@ func (p *Pilot) Thresholds() map[string]float64 {
 	return t
 }
 
-// begin makes the controller of a job with so many parameters.
+// begin creates the controller of a job with the given number of parameters.
 func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	c := p.cfg
 	p.timer = timer
@@ -123,7 +131,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	return err
 }
 
-// Notices are those of the Config, for whoever runs the job to pass on.
+// Notices are those of the Config, for the user.
 func (p *Pilot) Notices() []string { return p.cfg.Notices }
 
 // Tell implements coord.Pilot.
@@ -155,7 +163,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 				p.say(advice.Remark{Study: s})
 			}
 		}
-	case runlog.Memory: // of the life before, whose steps are not ours: it tells how long iterations take, not since when
+	case runlog.Memory: // of an earlier attempt with other steps: only the times of iterations count
 		for _, r := range e.Records {
 			p.samples[r.Worker] = r.Samples
 			p.controller.Observe(r)
@@ -197,7 +205,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 		if theta, most, ok := p.course.Bound(); ok {
 			p.controller.Bound(theta, most)
 		}
-	case runlog.Late: // whoever waits for it waits: is that worth it?
+	case runlog.Late: // other workers may wait for it: decide whether to go on waiting
 		p.controller.Late(e.Worker)
 		p.decide(l.T)
 	case runlog.Join:
@@ -210,10 +218,10 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 	case runlog.Plan:
 		plan, err := modes.Parse(e.Plan, p.cfg.Workers)
 		p.detector.Queue(plan.Queue > 0)
-		if e.After > 0 || e.Forced { // our own, or told as an admission
+		if e.After > 0 || e.Forced { // the pilot's own, or reported as an admission
 			break
 		}
-		// star ctl mode takes the job out of our hands; star ctl mode auto, which changes nothing, gives it back.
+		// star ctl mode sets manual; star ctl mode auto, which does not change the plan, clears it.
 		if p.manual = e.Plan != e.From; err == nil {
 			p.controller.Installed(l.T, plan)
 		}
@@ -229,7 +237,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 		p.detector.Set(e.Name, float64(e.Value))
 		p.controller.Tune(p.cfg.Gain, p.cfg.Dwell)
 	case runlog.Train:
-		p.begin(p.timer, e.Params) // cannot fail: it did not with 0
+		p.begin(p.timer, e.Params) // it did not fail with 0
 		p.limit = e.Limit
 		for _, w := range e.Absent {
 			p.detector.Leave(star.Worker(w))
@@ -240,7 +248,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 	return p.remarks
 }
 
-// admitted hears whether others can afford what was decided.
+// admitted processes the cluster's answer to a change of plan.
 func (p *Pilot) admitted(at time.Duration, e runlog.Admission) {
 	plan, err := modes.Parse(e.Plan, p.cfg.Workers)
 	if err != nil {
@@ -257,7 +265,7 @@ func (p *Pilot) admitted(at time.Duration, e runlog.Admission) {
 	}
 }
 
-// expect passes on when iterations are out of the ordinary, where that has changed by a fifth.
+// expect makes a remark with the deadlines of iterations, if one has changed by a fifth.
 func (p *Pilot) expect() {
 	ds := make([]time.Duration, p.cfg.Workers)
 	news := false
@@ -277,7 +285,7 @@ func (p *Pilot) expect() {
 
 func (p *Pilot) say(r advice.Remark) { p.remarks = append(p.remarks, r) }
 
-// notice passes on what the detector found.
+// notice makes a remark of an event of the detector.
 func (p *Pilot) notice(e straggler.Event) {
 	switch e.Kind {
 	case straggler.Slow, straggler.Changed, straggler.Recovered:
@@ -292,7 +300,7 @@ func (p *Pilot) notice(e straggler.Event) {
 	}
 }
 
-// decide asks the controller, and puts its reason behind what is known of who is slow.
+// decide asks the controller. The reason of a change names the slowest worker first.
 func (p *Pilot) decide(at time.Duration) {
 	if p.manual {
 		return

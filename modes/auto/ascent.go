@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// ascent follows the training loss in rounds, as many gradients as there are workers, and detects growth after a change
-// of plan. Prices rest on what a quadratic does, and on measurements; a loss that grows says that they were wrong,
-// whatever the reason.
+// ascent follows the training loss in rounds of as many gradients as workers, and detects growth after a change of
+// plan. Prices rest on a quadratic model and on measurements; a growing loss means that they were wrong, for any
+// reason.
 type ascent struct {
 	sum    float64
 	n      int
@@ -15,7 +15,7 @@ type ascent struct {
 	first  float64 // the first of them
 	most   float64 // of them, before the change; 0: not known
 	middle float64 // their median
-	high   int     // rounds in a row since then that were above all before, and by half above the median
+	high   int     // rounds in a row since then that were above all before, and above the median by half
 }
 
 const (
@@ -24,7 +24,7 @@ const (
 	little = 0.1 // of the first loss: below it, as at the end of training, a loss may vary by a factor of ten
 )
 
-// observe takes in the loss of a gradient, one of so many workers.
+// observe takes the loss of a gradient; the job has the given number of workers.
 func (a *ascent) observe(loss float64, workers int) {
 	if math.IsNaN(loss) {
 		loss = math.Inf(1)
@@ -47,7 +47,7 @@ func (a *ascent) observe(loss float64, workers int) {
 	a.rounds.add(mean)
 }
 
-// changed tells of a change of plan: what comes is compared with what was.
+// changed records a change of plan: later losses are compared with those before it.
 func (a *ascent) changed() {
 	a.most, a.middle, a.high = 0, 0, 0
 	a.sum, a.n = 0, 0

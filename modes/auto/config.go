@@ -7,29 +7,29 @@ import (
 	"star/modes/price"
 )
 
-// Config says how a Controller decides. Zero fields mean what their comments say.
+// Config is the settings of a Controller. The comments say what zero fields mean.
 type Config struct {
 	Workers int
 	Batch   int // samples of an equal share
 
-	// Decider chooses from what the iterations take on average. Nil: every candidate is
-	// priced over what was seen lately ([price.Over]), and the cheapest is chosen; so it is
-	// outside what a [price.Learned] has learned from, and the decision says so.
+	// Decider chooses from the average times of iterations. Nil: every candidate is priced over the latest
+	// iterations ([price.Over]), and the cheapest is chosen. The same happens where a [price.Learned] has not learned
+	// enough, and the decision says so.
 	Decider price.Decider
 
-	// Predictor says what the next iterations will take. It counts where it lies beyond all
-	// that was seen lately. Nil: what was seen is what will be.
+	// Predictor predicts the next iterations. A prediction counts if it is outside the range of the latest
+	// iterations. Nil: the next iterations are as the latest ones.
 	Predictor Predictor
 
 	// Own is the time of a record that the worker needs itself. Nil: [star.Record.Busy].
 	Own func(star.Record) time.Duration
 
-	// Momentum is the optimiser's: how much of its last step is in the next one; β₁ of Adam. It makes staleness dear
-	// ([price.Steepness]).
+	// Momentum is the optimiser's: the fraction of its last step in the next one; β₁ of Adam. It makes staleness
+	// expensive ([price.Steepness]).
 	Momentum float64
 
-	// Adaptive says that the length of steps does not follow that of gradients, as with Adam: what gradients tell of the
-	// steepness does not measure what staleness costs, and it stays [price.PriorSteepness].
+	// Adaptive: the length of steps does not follow that of gradients, as with Adam. Then the steepness that gradients
+	// show does not measure the cost of staleness, and it stays [price.PriorSteepness].
 	Adaptive bool
 
 	// Velocities is the momentum where each worker has a velocity of its own (DANA, with Momentum 0): see
@@ -57,22 +57,23 @@ type Config struct {
 	Confirm int
 }
 
-// Predictor says how long iterations will take. Package straggler has some.
+// Predictor predicts the times of iterations. Package straggler has some.
 type Predictor interface {
-	// Observe takes in what a worker measured of an iteration.
+	// Observe takes the record of an iteration.
 	Observe(r star.Record)
 
-	// Predict is the time of the next iteration of each worker, by rank, without waiting
-	// for others; 0 where nothing is known. The slice is valid until the next call.
+	// Predict is the time of the next iteration of each worker, by rank, without waiting for others; 0: unknown. The
+	// slice is valid until the next call.
 	Predict() []time.Duration
 }
 
 // QueueParts is the number of parts into which auto cuts a share for a queue of samples.
 const QueueParts = 8
 
-// MostLocal is the most steps that auto lets a worker make by itself. Their cost grows with their number, and an
-// exchange of nine tenths of an iteration is a third of the time of 16 steps and one exchange.
+// MostLocal is the maximum number of local steps that auto chooses. The cost of local steps grows with their number,
+// and an exchange of nine tenths of an iteration is already only a third of the time of 16 steps and one exchange.
 const MostLocal = 16
 
-// leastSteepness is a hundredth of what SGD without momentum bears (28): below it a measured steepness says nothing.
+// leastSteepness is a hundredth of the steepness at which SGD without momentum diverges (28): a smaller measured
+// steepness has no meaning.
 const leastSteepness = 2. / 100

@@ -8,9 +8,9 @@ import (
 	"star/modes"
 )
 
-// Controller decides while a job runs which plan the job has. Package auto describes how. It is told what happens and
-// when, and has no clock. Deciding is not part of any update: Decide may be called at any time, and delays only its
-// caller. A Controller is used by one goroutine.
+// Controller decides while a job runs which plan the job has; package auto describes how. Its caller reports events
+// with their times, and it has no clock. Deciding is not part of any update: Decide may be called at any time, and
+// delays only its caller. Only one goroutine may use a Controller.
 type Controller struct {
 	cfg     Config
 	phase   float64 // part of the job that is done, 0 to 1
@@ -24,7 +24,7 @@ type Controller struct {
 	home    homing
 }
 
-// current is the plan in force. The controller believes it installed.
+// current is the plan in force, as far as the controller knows.
 type current struct {
 	plan  modes.Plan
 	since time.Duration
@@ -33,7 +33,7 @@ type current struct {
 	// where all workers have become slower since.
 	pace time.Duration
 
-	// fled says that the plan was chosen blind: by escape, or before a worker's second iteration had ended.
+	// fled: the plan was chosen blind, by escape or before a worker's second iteration had ended.
 	fled bool
 
 	wants  int  // decisions in a row that want another plan
@@ -84,27 +84,27 @@ func New(cfg Config, plan modes.Plan) (*Controller, error) {
 // Tuning is the present Gain and Dwell of the [Config].
 func (c *Controller) Tuning() (gain float64, dwell int) { return c.cfg.Gain, c.cfg.Dwell }
 
-// Tune sets them, from the next decision on: a gain between 0 and 1, a dwell of at least 1.
+// Tune sets Gain and Dwell from the next decision on: a gain between 0 and 1, a dwell of at least 1.
 func (c *Controller) Tune(gain float64, dwell int) { c.cfg.Gain, c.cfg.Dwell = gain, dwell }
 
-// Plan is the one that the Controller believes installed. It belongs to the Controller.
+// Plan is the plan in force, as far as the Controller knows. It belongs to the Controller.
 func (c *Controller) Plan() modes.Plan { return c.current.plan }
 
-// Installed tells of a plan that was installed by other means than a decision.
+// Installed records a plan that was not installed by a decision.
 func (c *Controller) Installed(at time.Duration, p modes.Plan) {
 	c.current.set(at, p.Clone())
 	c.current.recent, c.trials.running, c.home.since, c.home.switchCost = 0, nil, 0, 0
 	c.loss.changed()
 }
 
-// Refused tells that a plan that Decide wanted was rejected, and which one is in force. The rejected plan is not
+// Refused records that a plan that Decide wanted was rejected; present is the plan in force. The rejected plan is not
 // wanted again for half a minute, and for longer each time.
 func (c *Controller) Refused(at time.Duration, p, present modes.Plan) {
 	c.trials.punish(at, p, refusal/2)
 	c.Installed(at, present)
 }
 
-// Phase tells how much of the job is done, 0 to 1.
+// Phase records the completed fraction of the job, 0 to 1.
 func (c *Controller) Phase(done float64) {
 	if done >= 0 && done <= 1 {
 		c.phase = done

@@ -261,7 +261,7 @@ func TestVerdict(t *testing.T) {
 		if v.Reverted != c.reverted || v.Seen < c.gain || v.Seen > c.less || math.Abs(v.Predicted-0.6) > 0.02 || !v.Plan.Equal(modes.ASGD(4)) {
 			t.Errorf("%s: %+v, want a gain of %v to %v", c.name, *v, c.gain, c.less)
 		}
-		if back := strings.Contains(why, "back to ssgd: asgd was to gain 60 %"); back != c.reverted {
+		if back := strings.Contains(why, "back to ssgd: asgd was predicted to gain 60 %"); back != c.reverted {
 			t.Errorf("%s: %q", c.name, why)
 		}
 		if l.c.Verdict() != nil {
@@ -423,7 +423,7 @@ func TestInvalidInARow(t *testing.T) {
 		l.stays(1)
 	}
 	l.own[1] = -time.Second
-	if s := l.round(); !strings.Contains(s, "ssgd, to be safe: worker 1 reports what cannot be") {
+	if s := l.round(); !strings.Contains(s, "ssgd, to be safe: worker 1 sends invalid records") {
 		t.Errorf("three in a row: %q", s)
 	}
 }

@@ -576,7 +576,7 @@ func TestBadTelemetry(t *testing.T) {
 			if from == 0 && len(r.Switches) > 0 {
 				t.Errorf("%s: %v", name, r.Switches)
 			}
-			if last := len(r.Switches) - 1; from > 0 && (last < 1 || !strings.Contains(r.Switches[last].Why, "worker 1 reports what cannot be")) {
+			if last := len(r.Switches) - 1; from > 0 && (last < 1 || !strings.Contains(r.Switches[last].Why, "worker 1 sends invalid records")) {
 				t.Errorf("%s from step %d: %v", name, from, r.Switches)
 			}
 		}
@@ -615,7 +615,7 @@ func TestRevert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(changes) < 2 || !strings.Contains(changes[1], "back to ssgd: x=2 was to gain") {
+	if len(changes) < 2 || !strings.Contains(changes[1], "back to ssgd: x=2 was predicted to gain") {
 		t.Fatalf("%v", changes)
 	}
 	if len(changes) > 10 { // it is left alone for longer each time

@@ -17,10 +17,10 @@ const (
 	slower   = 3               // doublings of the dwell at most, because the plan was changed before
 )
 
-// lastLook is what the last decision was made from, and what has happened since.
+// lastLook is the basis of the last decision, and what has happened since.
 type lastLook struct {
 	asked time.Duration // the last decision
-	rest  time.Duration // before it there is nothing to look at
+	rest  time.Duration // no decision is due before this time
 	late  bool          // a worker has become late since the last decision
 	doubt bool          // a worker may have sent too many invalid records in a row, or the loss has grown
 
@@ -29,13 +29,12 @@ type lastLook struct {
 	content bool // it was sure, and wanted no other plan
 }
 
-// Decide says whether the plan should change now, into which plan and why. The plan that it returns counts as
-// installed.
+// Decide reports whether the plan should change now, into which plan and why. The returned plan counts as installed.
 func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	if c.last.doubt {
 		for i := range c.obs.workers {
 			if w := &c.obs.workers[i]; !w.gone && w.bad >= invalid {
-				return c.retreat(at, fmt.Sprintf("worker %d reports what cannot be: %s", i, w.why))
+				return c.retreat(at, fmt.Sprintf("worker %d sends invalid records: %s", i, w.why))
 			}
 		}
 		c.last.doubt = false
@@ -114,7 +113,7 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 		return c.retreat(at, err.Error())
 	}
 	if err := best.Plan.Validate(len(c.obs.workers)); err != nil {
-		return c.retreat(at, fmt.Sprintf("the decider wants what is no plan: %v", err))
+		return c.retreat(at, fmt.Sprintf("the decider returned an invalid plan: %v", err))
 	}
 	switch {
 	case !best.Plan.Equal(c.current.plan) && !c.trials.isBanned(at, best.Plan) && best.Cost.Seconds() <= (1-c.cfg.Gain)*present.Cost.Seconds():
@@ -153,11 +152,11 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
 		confirm = 1 // waiting for certainty costs more than a wrong decision
 	}
-	stands := c.dwell(c.current.pace) << max(c.trials.backoff, min(c.current.recent, slower))
+	stay := c.dwell(c.current.pace) << max(c.trials.backoff, min(c.current.recent, slower))
 	if best.Plan.Equal(ssgd) { // disappointing plans do not delay the return to SSGD
-		stands = c.dwell(c.current.pace)
+		stay = c.dwell(c.current.pace)
 	}
-	if c.current.wants++; c.current.wants < confirm || c.current.since > 0 && !c.current.fled && at-c.current.since < stands {
+	if c.current.wants++; c.current.wants < confirm || c.current.since > 0 && !c.current.fled && at-c.current.since < stay {
 		return price.Decision{}, false
 	}
 	d = c.adopt(at, slowest, best, present)
@@ -259,8 +258,8 @@ func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast,
 	if err != nil {
 		return price.Decision{}, err
 	}
-	// The candidates are in order of their prices by averages; the best of each kind are priced again over what was seen
-	// lately.
+	// The candidates are in order of their prices by averages; the best of each kind are priced again over what
+	// was seen lately.
 	best, least := ssgd, time.Duration(math.MaxInt64)
 	// Only a worker that has been slow for a dwell is expected to stay slow for one.
 	lasts := sure && (c.cfg.Ring || c.suspect.worker >= 0 && at-c.suspect.since >= c.dwell(f.Times[c.suspect.worker]))

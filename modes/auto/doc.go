@@ -14,8 +14,8 @@
 // Invariants:
 //   - A plan stays for its dwell, except one that was chosen blind, and except for the return to SSGD when records
 //     cannot be trusted.
-//   - Each change to a plan other than SSGD is on trial. A plan that costs more than the one before would have cost in the
-//     same iterations is reverted, and avoided for longer each time.
+//   - Each change to a plan other than SSGD is on trial. A plan that costs more than the one before would have cost in
+//     the same iterations is reverted, and avoided for longer each time.
 //   - SSGD is left only for a plan that is cheaper also if staleness costs as much as [price.CautiousRate] says.
 //   - Decisions follow from the calls and their times alone: a run log replays to the same decisions.
 //

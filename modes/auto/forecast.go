@@ -9,8 +9,8 @@ import (
 	"star/modes/price"
 )
 
-// look is what the Controller expects now, with a history that is not aligned yet, unless all workers are young: most
-// looks at the averages change nothing. ok: enough is known of every worker.
+// look is the Controller's present forecast. The history is not aligned yet, unless all workers are young: most calls
+// lead to no change, and need only the averages. ok: enough is known of every worker.
 func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, ok bool) {
 	n := len(c.obs.workers)
 	h = make(price.History, n)
@@ -58,8 +58,8 @@ func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, 
 			lately[k] *= f.Fits[i].Of(b) / f.Fits[i].Took(w.samples.at(k), w.parts.at(k))
 		}
 		lo, hi := slices.Min(lately), slices.Max(lately)
-		// A prediction beyond all that was seen is a level that is new. It is not believed if it is far beyond, or rests on
-		// iterations of other numbers of samples than the next one has.
+		// A prediction beyond all that was seen is a level that is new. It is not believed if it is far beyond, or
+		// rests on iterations of other numbers of samples than the next one has.
 		if i < len(predicted) && (c.current.plan.Queue > 0 || w.samples.at(len(lately)-1) == now) {
 			if t := predicted[i].Seconds() * f.Fits[i].Of(b) / f.Fits[i].Of(now); t > hi && t < 20*hi || t > lo/20 && t < lo {
 				lately = []float64{t}
@@ -85,12 +85,12 @@ func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, 
 	return f, h, living
 }
 
-// load is how many samples an iteration of w has that begins now, without those that it may take from a queue.
+// load is the number of samples of an iteration of w that begins now, without those that it may take from a queue.
 func (c *Controller) load(w star.Worker) float64 {
 	return float64(c.current.plan.Share(w, c.cfg.Batch) * max(1, c.current.plan.Local))
 }
 
-// begins is when the iterations of h began.
+// begins is the times at which the iterations of h began.
 func (obs *observations) begins(h price.History) [][]float64 {
 	all := make([][]float64, len(h))
 	for i := range h {
@@ -120,7 +120,8 @@ func align(h price.History, begins [][]float64) {
 		}
 	}
 	all := begins[most]
-	half := func(b []float64) float64 { return (b[len(b)-1] - b[0]) / float64(max(2*len(b)-2, 1)) } // of the time between two of them
+	// half is half the mean time between two iterations.
+	half := func(b []float64) float64 { return (b[len(b)-1] - b[0]) / float64(max(2*len(b)-2, 1)) }
 	for w, own := range h {
 		b := begins[w]
 		if len(own) == 0 || slices.Equal(b, all) {
@@ -153,9 +154,9 @@ func align(h price.History, begins [][]float64) {
 	}
 }
 
-// pool lets workers that are alike, none of which was seen often, stand in for each other: a worker with a mean within
-// a fifth of the median of all gets the iterations of all such workers, its own first. One iteration or two say what a
-// worker takes, but not by how much that varies, and least of all which of several similar workers is the slowest.
+// pool lets similar workers share their records while all have few: a worker with a mean within a fifth
+// of the median of all gets the iterations of all such workers, its own first. One or two iterations show the time of a
+// worker, but not how much it varies, and not which of several similar workers is the slowest.
 func (obs *observations) pool(f price.Forecast, h price.History) {
 	var living []float64
 	for _, t := range f.Times {

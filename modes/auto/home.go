@@ -23,10 +23,10 @@ type homing struct {
 }
 
 // early reports whether SSGD, which is wanted, should wait. A worker that was slow may be slow again, and to find that
-// out would cost switchCost once more. So the plan in force stays until staying has cost as much: whatever comes, no more
-// than twice is lost of what would be lost with foresight (ski rental: A. R. Karlin, M. S. Manasse, L. Rudolph, D. D.
-// Sleator, Competitive Snoopy Caching, Algorithmica 1988). Where SSGD was left again before, it also waits for a longer
-// dwell, until staying has cost twelve rounds.
+// out would cost switchCost once more. So the plan in force stays until staying has cost as much: whatever comes, no
+// more than twice is lost of what would be lost with foresight (ski rental: A. R. Karlin, M. S. Manasse, L. Rudolph,
+// D. D. Sleator, Competitive Snoopy Caching, Algorithmica 1988). Where SSGD was left again before, it also waits for a
+// longer dwell, until staying has cost twelve rounds.
 func (h *homing) early(at, slowest, dwell time.Duration, home, present float64) bool {
 	if h.since == 0 {
 		h.since, h.stayed, h.counted = at, 0, at

@@ -13,7 +13,7 @@ import (
 
 const (
 	pooled  = 8   // records of a worker up to which those that are alike stand in for it
-	needed  = 5   // valid records of a worker before anything is decided
+	needed  = 5   // valid records of a worker before a decision
 	hasty   = 2   // valid records that are enough where it is obvious which worker is slow
 	invalid = 3   // invalid records in a row after which no record is believed
 	shifted = 6   // iterations in a row that make a new level
@@ -26,7 +26,7 @@ const (
 	full = 0.75
 )
 
-// observations is which workers there are, and what their records have shown.
+// observations is the workers of the job, and what their records have shown.
 type observations struct {
 	batch   int // samples of an equal share
 	workers []watched
@@ -39,8 +39,8 @@ type observations struct {
 	overdue bool // a worker computes for longer than in any iteration that is remembered
 	blind   bool // a worker is taken to be slow before its second iteration has ended
 
-	// queued says that workers have taken samples from a queue: their number follows from the times, and times do not
-	// follow from their number.
+	// queued: workers have taken samples from a queue. Then their number follows from the times, and not the times
+	// from their number.
 	queued bool
 }
 
@@ -52,7 +52,7 @@ func newObservations(workers, batch int) observations {
 	return obs
 }
 
-// watched is what the Controller knows of a worker.
+// watched is the state of a worker.
 type watched struct {
 	gone     bool
 	times    ring   // seconds
@@ -60,26 +60,27 @@ type watched struct {
 	samples  ring   // of the same iterations
 	parts    ring   // in which these were computed
 	begins   ring   // when they began, seconds
-	busy     ring   // share of its host's processors that was busy during them; 0: not known
+	busy     ring   // fraction of its host's processors that was busy during them; 0: unknown
 	seen     int64  // valid records
 	bad      int    // invalid records in a row
 	why      string // what was wrong with the last invalid record
 	released time.Duration
 	computes bool
-	late     int // deadlines that are over, of the iteration that it is at
+	late     int // deadlines that have passed in its present iteration
 	leaps    int // records in a row that took half more than the median
 	far      int // records in a row far above the median; negative: below
 
-	// first is what the first iteration took, which is not remembered. 0: none yet, or it was not of an equal share.
+	// first is the time of the first iteration, which times does not have. 0: none yet, or it had another number of
+	// samples than an equal share.
 	first float64
 }
 
-// shift looks whether t belongs to a new level: several iterations in a row far above the median of those that are
-// remembered, or far below it, as hardly ever happens to a worker that is slow now and then. Then all before them is
-// forgotten.
+// shift detects whether t belongs to a new level: several iterations in a row far above the median of the remembered
+// ones, or far below it, which hardly ever happens to a worker that is slow now and then. Then all iterations before
+// them are forgotten.
 //
-// Iterations count as if each had been of as many samples as this one: from a queue a slow worker takes fewer samples,
-// and as much time as all.
+// Iterations are scaled to the number of samples of this one: from a queue a slow worker takes fewer samples, in the
+// same time as all others.
 func (w *watched) shift(t, samples float64) {
 	if len(w.times.vals) < needed {
 		return
@@ -114,13 +115,13 @@ func (w *watched) shift(t, samples float64) {
 	}
 }
 
-// living is how many workers there are, at least one.
+// living is the number of live workers, at least one.
 func (obs *observations) living() int { return max(len(obs.workers)-obs.gone, 1) }
 
-// round is the samples of a round of all.
+// round is the samples of a round of all live workers.
 func (obs *observations) round() int { return obs.living() * obs.batch }
 
-// Leave tells that a worker is gone.
+// Leave records that a worker has left.
 func (c *Controller) Leave(w star.Worker) {
 	if !c.obs.workers[w].gone {
 		c.obs.gone++
@@ -128,7 +129,7 @@ func (c *Controller) Leave(w star.Worker) {
 	c.obs.workers[w].gone, c.obs.workers[w].computes = true, false
 }
 
-// Join tells that a worker is back, and computes since then.
+// Join records that a worker is back, and computes from now on.
 func (c *Controller) Join(at time.Duration, w star.Worker) {
 	if c.obs.workers[w].gone {
 		c.obs.gone--
@@ -137,7 +138,7 @@ func (c *Controller) Join(at time.Duration, w star.Worker) {
 	c.obs.parts.forget(w)
 }
 
-// Observe takes in the record of a gradient that has arrived.
+// Observe takes the record of a gradient that has arrived.
 func (c *Controller) Observe(r star.Record) {
 	if r.Worker < 0 || int(r.Worker) >= len(c.obs.workers) {
 		return
@@ -190,7 +191,7 @@ func (c *Controller) Observe(r star.Record) {
 	c.last.doubt = c.last.doubt || w.bad >= invalid
 }
 
-// Late tells that the deadline of w has passed without its gradient, or twice the deadline, and so on.
+// Late records that the deadline of w has passed without its gradient, or twice the deadline, and so on.
 func (c *Controller) Late(w star.Worker) {
 	if c.obs.workers[w].computes {
 		c.obs.workers[w].late++
@@ -198,8 +199,7 @@ func (c *Controller) Late(w star.Worker) {
 	}
 }
 
-// Fired tells of an update: which workers' gradients were applied, and over how many samples. These workers are
-// released.
+// Fired records an update: the workers with an applied gradient, which are released, and the number of samples.
 func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
 	if !c.obs.started {
 		c.obs.begun, c.obs.started = at, true
@@ -214,7 +214,7 @@ func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
 	}
 }
 
-// young reports whether no worker was seen often.
+// young reports whether all workers have few records.
 func (obs *observations) young() bool {
 	for i := range obs.workers {
 		if w := &obs.workers[i]; !w.gone && w.seen > pooled {
@@ -224,8 +224,8 @@ func (obs *observations) young() bool {
 	return true
 }
 
-// lags reports whether w, of which one iteration has arrived, took half longer than most for it, and has by now taken
-// half longer than most for the second: that is known before the second one ends.
+// lags reports whether w, with one iteration on record, took half longer than most for it, and has already taken half
+// longer than most for the second: that is known before the second one ends.
 func (obs *observations) lags(at time.Duration, w *watched) bool {
 	if w.seen == 1 && w.late > 0 {
 		return true
@@ -242,7 +242,7 @@ func (obs *observations) lags(at time.Duration, w *watched) bool {
 	return 2*len(others) >= len(obs.workers) && (at-w.released).Seconds() > 1.5*median(others)
 }
 
-// firsts is the median of what the first iterations took.
+// firsts is the median time of the first iterations.
 func (obs *observations) firsts() float64 {
 	var vs []float64
 	for i := range obs.workers {
@@ -263,7 +263,7 @@ func (obs *observations) sure(h price.History, f price.Forecast) bool {
 	return true
 }
 
-// obvious reports whether a worker took clearly longer than most, by half, in each iteration that was seen of it, the
+// obvious reports whether a worker took clearly longer than most, by half, in each of its iterations on record, the
 // first one included. Most workers do so once now and then, and hardly twice in a row.
 func (obs *observations) obvious(f price.Forecast) bool {
 	var living []float64
@@ -275,7 +275,8 @@ func (obs *observations) obvious(f price.Forecast) bool {
 	m, first := median(living), obs.firsts()
 	for i := range obs.workers {
 		w := &obs.workers[i]
-		if !w.gone && w.first > 1.5*first && (len(w.times.vals) == 0 || slices.Min(w.times.vals) > 1.5*m) { // without any it lags
+		// A worker without times has passed lags.
+		if !w.gone && w.first > 1.5*first && (len(w.times.vals) == 0 || slices.Min(w.times.vals) > 1.5*m) {
 			return true
 		}
 	}
@@ -302,11 +303,11 @@ func (obs *observations) crowded(least float64) bool {
 	return median(shares) >= full
 }
 
-// Deadline is how long an iteration of w may take before it is out of the ordinary: beyond the median by ten times the
-// spread (1.4826·MAD, which is the standard deviation of normal values), and beyond all that was seen lately by half.
-// After an iteration that took half longer than the median the next one is out of the ordinary sooner: beyond the median
-// of those before by five times their spread, and by 15 %. A worker that has become slow for good is known by that
-// (escape). ok: enough was seen.
+// Deadline is the time after which an iteration of w counts as late: beyond the median by ten times the spread
+// (1.4826·MAD, which is the standard deviation of normal values), and beyond the longest of the latest iterations by
+// half. After an iteration that took half longer than the median the next one counts as late sooner: beyond the median
+// of those before by five times their spread, and by 15 %. That detects a worker that has become slow for good
+// (escape). ok: enough records.
 func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 	vs := c.obs.workers[w].times.vals
 	if len(vs) < needed {

@@ -6,54 +6,58 @@ import (
 	"star"
 )
 
-// PartCosts learns what a part of a batch costs by itself, from workers whose parts become larger or smaller. A batch that is computed in p parts, k samples in all, takes of the computing time Y of an equal share of b samples in one part
+// PartCosts estimates the fixed cost of a part of a batch, from workers that change the size of their parts. A batch of
+// k samples in p parts takes, of the computing time Y of an equal share of b samples in one part,
 //
 //	C = Y·(q·p + (1 − q)·k/b)                                                  (40)
 //
-// where q, 0 to 1, is what a part costs whatever its size: kernels are launched, an interpreter goes once through the model, gradients are added up. A queue of samples cuts a share into many
-// parts, so what it may bring depends on q.
+// where q, 0 to 1, is the cost of a part whatever its size: kernel launches, one pass of an interpreter through the
+// model, adding up gradients. A queue of samples cuts a share into many parts, so its benefit depends on q.
 //
-// One size of parts tells nothing of q; two do. When a worker's parts have become x' samples, after x, and one of them takes y', after y, by (40)
+// One size of parts does not determine q; two do. When a worker's parts change from x to x' samples, and their times
+// from y to y', by (40)
 //
 //	α = y'/y,    q = (α·x − x')/b / (1 − α + (α·x − x')/b)                      (41)
 //
-// y and y' are medians of the few records on both sides of the change: what becomes faster or slower at another time, for whatever reason, moves neither. As q is of a ratio, a worker that becomes
-// slower altogether keeps it. What several changes of size have said is averaged by how sure it is.
+// y and y' are medians of the few records on both sides of the change, so other changes of speed, for whatever reason,
+// do not affect them. As q is of a ratio, a worker that becomes slower altogether keeps it. The results of several
+// changes of size are averaged, weighted by their certainty.
 type PartCosts struct {
 	batch   float64 // b
 	workers []partCost
 }
 
-// partCost is what is known of a worker.
+// partCost is the state of a worker.
 type partCost struct {
 	size   float64  // samples of its parts, in the first record of its present size
-	odd    float64  // of the newest part, if that has another size
-	first  []part   // of the first records of that size, at most sided
-	latest []part   // of the newest ones, at most sided
-	before []part   // latest, before the size has changed
-	past   evidence // of changes that are over
+	odd    float64  // of the newest part, if it has another size
+	first  []part   // the first records of that size, at most sided
+	latest []part   // the newest records, at most sided
+	before []part   // latest, before the size changed
+	past   evidence // of earlier changes
 }
 
-// part is the mean one of a record.
+// part is the mean part of a record.
 type part struct{ samples, seconds float64 }
 
-// evidence is a mean of q and the sum of the weights that it is made with, 1/variance each.
+// evidence is a mean of q and the sum of its weights, 1/variance each.
 type evidence struct{ q, weight float64 }
 
 const (
-	sided    = 16   // records on each side of a change that are compared
-	enough   = 3    // of which so many must be behind it
-	resized  = 1.6  // by this factor sizes differ: less is what is left of runs of the stream, and would tell little
-	uneven   = 0.05 // what times of equal parts differ by at least, as a part of themselves, whatever a few of them say
-	partsure = 0.1  // standard error of q above which it is not known
+	sided  = 16 // records on each side of a change that are compared
+	enough = 3  // minimum number of records after a change
+	// Factor by which sizes differ: less comes from the ends of pieces of the stream, and would show little.
+	resized  = 1.6
+	uneven   = 0.05 // least relative spread of times of equal parts, whatever a few of them show
+	partsure = 0.1  // standard error of q above which q is unknown
 )
 
-// NewPartCosts makes one for so many workers, whose equal share has so many samples.
+// NewPartCosts returns the PartCosts of a job with equal shares of batch samples.
 func NewPartCosts(workers, batch int) *PartCosts {
 	return &PartCosts{batch: float64(batch), workers: make([]partCost, workers)}
 }
 
-// Observe takes in that a worker computed so many samples in so many parts, in so many seconds.
+// Observe records that a worker computed samples in a number of parts, in the given seconds.
 func (c *PartCosts) Observe(w star.Worker, samples, parts, seconds float64) {
 	if !(parts >= 1 && parts <= samples && seconds > 0) {
 		return
@@ -63,7 +67,7 @@ func (c *PartCosts) Observe(w star.Worker, samples, parts, seconds float64) {
 	case p.size == 0:
 		p.size = x
 	case differ(x, p.size):
-		// One record may have what was left of a batch. The first with parts of a new size pays for what is built once.
+		// One record may have the rest of a batch. The first with parts of a new size includes one-time costs.
 		if p.odd == 0 || differ(x, p.odd) {
 			p.odd = x
 			return
@@ -83,7 +87,8 @@ func (c *PartCosts) Observe(w star.Worker, samples, parts, seconds float64) {
 
 func differ(x, y float64) bool { return x > resized*y || y > resized*x }
 
-// known is what all changes have said of q. What older ones have said counts half beside a newer one: what a part costs may have changed, too.
+// known is the estimate of q from all changes. Older ones count half as much as a newer one, because the cost of a part
+// may have changed.
 func (p *partCost) known(batch float64) evidence {
 	if len(p.before) == 0 || len(p.first) < enough {
 		return p.past
@@ -100,7 +105,7 @@ func (p *partCost) known(batch float64) evidence {
 	return e.with(evidence{p.past.q, p.past.weight / 2})
 }
 
-// partOf is q of (41), sizes in shares: -1 to 2, for what is noise about 0 and 1 is to average out.
+// partOf is q of (41), with sizes in shares. It is limited to -1 to 2, not 0 to 1, so that noise averages out.
 func partOf(α, was, size float64) float64 {
 	n := α*was - size
 	d := 1 - α + n
@@ -108,7 +113,7 @@ func partOf(α, was, size float64) float64 {
 		return 1
 	}
 	q := n / d
-	if (was > size) != (d > 0) { // larger parts take less than smaller ones: all of it is theirs
+	if (was > size) != (d > 0) { // larger parts take less time than smaller ones: the cost of a part is all
 		q = 2
 	}
 	return min(max(q, -1), 2)
@@ -122,7 +127,8 @@ func (e evidence) with(o evidence) evidence {
 	return evidence{(e.q*e.weight + o.q*o.weight) / sum, sum}
 }
 
-// level is the median of the samples of ps, that of their times, and by what part of it these scatter, as a standard deviation of what is normal.
+// level is the median of the samples of ps, that of their times, and the relative spread of the times, scaled to the
+// standard deviation of normal values.
 func level(ps []part) (samples, seconds, spread float64) {
 	xs, ys := make([]float64, len(ps)), make([]float64, len(ps))
 	for i, p := range ps {
@@ -135,11 +141,12 @@ func level(ps []part) (samples, seconds, spread float64) {
 	return median(xs), seconds, 1.4826 * median(ys)
 }
 
-// forget is told that another process takes the worker's place.
+// forget discards the state of a worker that is replaced by another process.
 func (c *PartCosts) forget(w star.Worker) { c.workers[w] = partCost{} }
 
-// Share is q: the median of what workers have shown, who have the same program. A single worker that is sure of another one may have become slower just then, and its share of a round
-// would follow. ok: half of those who are here have shown it, and the standard error of the median is small enough.
+// Share is q: the median of the workers' estimates, because they run the same program. A single worker that is certain
+// of another value may have become slower at that time, and its share of a round would change with it. ok: half of the
+// present workers have an estimate, and the standard error of the median is small enough.
 func (c *PartCosts) Share(here func(w star.Worker) bool) (q float64, ok bool) {
 	var qs, offs []float64
 	living := 0

@@ -6,7 +6,7 @@ import (
 	"star/modes/price"
 )
 
-// ring is the last values.
+// ring is the last values, at most price.Remembered.
 type ring struct {
 	vals []float64
 	next int

@@ -9,13 +9,13 @@ import (
 // suspect is the worker that is clearly slow.
 type suspect struct {
 	worker star.Worker   // the slowest when it became clearly slow; -1: none
-	since  time.Duration // since when it is that one
-	last   star.Worker   // the last one that was; -1: none yet
-	moves  int           // how often another worker became the slow one, and the last one was slow no longer
+	since  time.Duration // when it became slow
+	last   star.Worker   // the last slow worker; -1: none yet
+	moves  int           // how often another worker became the slow one, and the last one was not slow any more
 }
 
-// follow takes the mean times of all workers and finds the slowest, if it takes more than apart times the median. It stays
-// the same one as long as it is that slow, whichever is slower by now.
+// follow takes the mean times of all workers and finds the slowest, if it takes more than apart times the median. A
+// suspect stays the same while it is that slow, even if another worker is slower by now.
 func (s *suspect) follow(at time.Duration, times []time.Duration) {
 	var living []float64
 	slowest := star.Worker(-1)
@@ -34,7 +34,7 @@ func (s *suspect) follow(at time.Duration, times []time.Duration) {
 	if slowest == s.worker {
 		return
 	}
-	// Of several slow workers the slowest is chance: the last one stays the suspect while it is slow.
+	// Which of several slow workers is the slowest is chance: the last one stays the suspect while it is slow.
 	if slowest >= 0 && s.worker >= 0 && times[s.worker].Seconds() >= limit {
 		return
 	}

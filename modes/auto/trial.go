@@ -10,7 +10,7 @@ import (
 	"star/modes/price"
 )
 
-// trials is the trial under way and what earlier ones have shown.
+// trials is the present trial and the results of earlier ones.
 type trials struct {
 	running     *trial // nil: no plan is on trial
 	verdict     *modes.Verdict
@@ -19,7 +19,7 @@ type trials struct {
 	backoff     int // doublings of the dwell, because changes disappointed
 }
 
-// trial is the plan in force while it has to show the gain that was predicted.
+// trial is the plan in force until it has shown the predicted gain.
 type trial struct {
 	from      modes.Plan
 	predicted float64 // gain
@@ -33,8 +33,8 @@ type trial struct {
 	had       [][]iteration // of each worker, that began during the trial, also those that are forgotten elsewhere
 }
 
-// fired counts an update of samples, where a round of all workers has round samples. Whole updates count: the first one
-// begins the trial.
+// fired counts an update of samples; round is the samples of a round of all workers. Only whole updates count: the
+// first one begins the trial.
 func (t *trial) fired(at time.Duration, samples, round int) {
 	if t.last, t.samples = at, t.samples+samples; !t.counts {
 		t.counts, t.begun, t.samples, t.round = true, at, 0, at
@@ -51,38 +51,38 @@ type iteration struct {
 	parts       float64
 }
 
-// correction is what a trial has shown of the price of a plan.
+// correction is the difference between the price of a plan and the result of its trial.
 type correction struct {
 	plan  modes.Plan
 	rate  float64 // samples applied per second, as a part of those that were priced
 	until time.Duration
 }
 
-// ban is a plan that did not keep its promise, and is avoided until a time.
+// ban is a plan that did not bring its predicted gain, and is avoided until a time.
 type ban struct {
 	plan  modes.Plan
 	until time.Duration
 	times int
 }
 
-// refusal is how long a rejected plan is not asked for again. Jobs come and go in minutes.
+// refusal is how long a rejected plan is not chosen again. Jobs in a cluster join and leave within minutes.
 const refusal = 30 * time.Second
 
-// judge compares the gain that a plan on trial was to bring with what is seen: its cost is corrected by the samples
-// applied per second, relative to those that it would apply in the iterations that it had. If the plan before would
-// have been cheaper in these iterations, it returns.
+// judge compares the predicted gain of a plan on trial with the measured one: its cost is corrected by the samples
+// applied per second, relative to those that it should apply in its iterations. If the plan before would have been
+// cheaper in these iterations, judge returns to it.
 func (c *Controller) judge(at time.Duration, h price.History, f price.Forecast) (price.Decision, bool) {
 	t := c.trials.running
 	c.trials.running = nil
 	took := (t.last - t.begun).Seconds()
-	// Only iterations of the trial count: what began or ended before or after it is no fault of the plan.
+	// Only iterations within the trial count: others do not depend on the plan.
 	h = t.history(h, f.Fits, c.cfg.Batch)
 	present, err := price.Over(c.current.plan, h, f)
 	if err != nil {
 		return price.Decision{}, false
 	}
-	// What its own trial has shown of the plan before counts, such as an exchange that no price includes: it would be seen
-	// again.
+	// The result of the trial of the plan before counts, such as an exchange that no price includes: it would be the
+	// same again.
 	before, err := c.trials.over(at, t.from, h, f)
 	if took <= 0 || t.samples == 0 || err != nil {
 		return price.Decision{}, false
@@ -92,8 +92,8 @@ func (c *Controller) judge(at time.Duration, h price.History, f price.Forecast) 
 	c.trials.correct(at, c.current.plan, t, seen/priced)
 	cost := present.Cost.Seconds() * priced / seen
 	gain := 1 - cost/before.Cost.Seconds()
-	// If the rate is as priced, and the plan pays no longer, then conditions have changed, and the plan has kept its
-	// promise: Decide handles that.
+	// If the rate is as priced, but the plan does not pay any more, then conditions have changed, and the
+	// prediction was right: Decide handles that.
 	broken := gain < 0 && seen < (1-c.cfg.Gain/2)*priced
 	c.trials.verdict = &modes.Verdict{Plan: c.current.plan, Predicted: t.predicted, Seen: gain, Reverted: broken}
 	if !broken {
@@ -104,16 +104,16 @@ func (c *Controller) judge(at time.Duration, h price.History, f price.Forecast) 
 	}
 	c.trials.backoff = min(c.trials.backoff+1, 8)
 	c.trials.punish(at, c.current.plan, at-t.begun)
-	d := price.Decision{Plan: t.from, Cost: before.Cost, Why: fmt.Sprintf("back to %v: %v was to gain %.0f %%, but %.0f %% is seen (%.0f samples/s instead of %.0f)",
+	d := price.Decision{Plan: t.from, Cost: before.Cost, Why: fmt.Sprintf("back to %v: %v was predicted to gain %.0f %% and gained %.0f %% (%.0f samples/s instead of %.0f)",
 		t.from.Name(), c.current.plan.Name(), 100*t.predicted, 100*gain, seen, priced)}
 	c.current.set(at, t.from.Clone())
 	c.loss.changed()
 	return d, true
 }
 
-// correct remembers how many samples the plan in force has applied per second in its trial t, as a part of those that
-// were priced: as much of the difference from 1 as is certain, by two standard errors of the times of its rounds. It is
-// believed for ten times as long as the trial took.
+// correct records the samples per second that the plan in force has applied in its trial t, relative to those that were
+// priced: as much of the difference from 1 as is certain, by two standard errors of the times of its rounds. The
+// correction is valid for ten times the duration of the trial.
 func (ts *trials) correct(at time.Duration, plan modes.Plan, t *trial, rate float64) {
 	ts.corrections = slices.DeleteFunc(ts.corrections, func(k correction) bool { return at >= k.until || k.plan.SameKind(plan) })
 	n := float64(len(t.rounds))
@@ -133,7 +133,7 @@ func (ts *trials) correct(at time.Duration, plan modes.Plan, t *trial, rate floa
 	}
 }
 
-// over is [price.Over] corrected by what a trial has shown of p.
+// over is [price.Over] with the correction of p's trial.
 func (ts *trials) over(at time.Duration, p modes.Plan, h price.History, f price.Forecast) (price.Candidate, error) {
 	k, err := price.Over(p, h, f)
 	for _, o := range ts.corrections {
@@ -144,8 +144,8 @@ func (ts *trials) over(at time.Duration, p modes.Plan, h price.History, f price.
 	return k, err
 }
 
-// history is the iterations of t, by fits as if each had been of an equal share of batch samples. For a worker without
-// one it is what is in h.
+// history is the iterations of t, scaled by fits to an equal share of batch samples. Workers without an iteration have
+// those of h.
 func (t *trial) history(h price.History, fits []price.Fit, batch int) price.History {
 	had := make(price.History, len(h))
 	begins := make([][]float64, len(h))
@@ -172,7 +172,7 @@ func (c *Controller) Verdict() *modes.Verdict {
 	return v
 }
 
-// punish avoids a plan for a time, longer each time.
+// punish bans a plan for a time, longer each time.
 func (ts *trials) punish(at time.Duration, p modes.Plan, trial time.Duration) {
 	for i := range ts.banned {
 		if b := &ts.banned[i]; b.of(p) {
@@ -187,7 +187,7 @@ func (ts *trials) punish(at time.Duration, p modes.Plan, trial time.Duration) {
 	}
 }
 
-// isBanned reports whether p is kept away now.
+// isBanned reports whether p is avoided now.
 func (ts *trials) isBanned(at time.Duration, p modes.Plan) bool {
 	return slices.ContainsFunc(ts.banned, func(b ban) bool { return at < b.until && b.of(p) })
 }

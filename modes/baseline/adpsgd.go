@@ -13,7 +13,7 @@ var adPSGD = Entry{
 	Paper: "Lian, Zhang, Zhang, Liu, ICML 2018",
 	About: "workers have models of their own; at each step one is averaged with that of another worker",
 	Settings: []Setting{
-		{Name: "graph", Default: "complete", Source: "ours", Kind: Choice, Of: []string{"complete", "ring"}, About: "who averages with whom: anybody with anybody, or neighbours by rank"},
+		{Name: "graph", Default: "complete", Source: "ours", Kind: Choice, Of: []string{"complete", "ring"}, About: "pairs that average: any two workers, or workers with adjacent ranks"},
 	},
 	Make: func(j Job, v Values) (Made, error) {
 		return Made{Plan: modes.ASGD(j.Workers), Rule: rule.GossipSpec{Graph: rule.Graph(v["graph"])}}, nil

@@ -8,15 +8,16 @@ import (
 	"star/modes"
 )
 
-// The schemes of this file are not those of the papers whose names they bear: they decide as the programs did that were released with the STAR paper as
-// comparisons (docs/baselines.md says how these differ), so that its tables can be looked into. Only their decisions are kept, not
-// their optimiser, nor what hung or lost gradients.
+// The schemes of this file have names of papers, but decide as the programs that were released with the STAR paper as
+// comparisons (docs/baselines.md lists the differences). So the tables of that paper can be examined. Only the
+// decisions are kept, not the optimiser, and not the bugs that hang or lose gradients.
 
-// artefactRatio is by how much the slowest must be slower than the fastest.
+// artefactRatio is the ratio of the slowest to the fastest time above which the programs act.
 const artefactRatio = 1.5
 
-// ArtefactBatches is the released LB-BSP: from iteration 6 on, where the slowest takes more than 1.5 times as long as the fastest, whoever takes as long as the slowest
-// gives up 5 samples, unless it has 10 or fewer, and whoever is as quick as the fastest gets 5 more. The sum is not kept.
+// ArtefactBatches is the released LB-BSP: from iteration 6 on, if the slowest takes more than 1.5 times as long as the
+// fastest, each worker with the slowest time gives up 5 samples, unless it has 10 or fewer, and each worker with the
+// fastest time gets 5 more. The sum changes.
 func ArtefactBatches(times []float64, batches []int, iteration int64) []int {
 	out := append([]int(nil), batches...)
 	lo, hi := span(times)
@@ -34,14 +35,14 @@ func ArtefactBatches(times []float64, batches []int, iteration int64) []int {
 	return out
 }
 
-// ArtefactController is the released Sync-Switch: ASP where a worker takes more than 1.5 times as long as the quickest, looked at at every poll. The version of the folder
-// rivanna_code never goes back.
+// ArtefactController is the released Sync-Switch: ASP while a worker takes more than 1.5 times as long as the fastest,
+// decided at every poll. The version of the folder rivanna_code (Latch) never returns to BSP.
 type ArtefactController struct {
 	Latch bool
 	asp   bool
 }
 
-// Poll is told the computing and pushing times of all workers, in one unit, and says whether the job is to run ASP.
+// Poll takes the computing and pushing times of all workers, in one unit, and reports whether the job should run ASP.
 func (c *ArtefactController) Poll(times []float64) (asp bool) {
 	lo, hi := span(times)
 	c.asp = hi > artefactRatio*lo || c.Latch && c.asp
@@ -56,12 +57,12 @@ func span(ts []float64) (lo, hi float64) {
 	return lo, hi
 }
 
-// artefactWorkers is how many workers the released programs know.
+// artefactWorkers is the fixed number of workers of the released programs.
 const artefactWorkers = 4
 
 func needFour(j Job) error {
 	if j.Workers != artefactWorkers {
-		return fmt.Errorf("the released program knows %d workers and no other number, the job has %d", artefactWorkers, j.Workers)
+		return fmt.Errorf("the released program supports %d workers only, the job has %d", artefactWorkers, j.Workers)
 	}
 	return nil
 }
@@ -79,8 +80,9 @@ var artefactLBBSP = Entry{
 	},
 }
 
-// artefactBalance is artefact-lb-bsp while the job runs. Like the original it looks at the last four rows of a table to which workers append in order of
-// arrival, adds up milliseconds of computing and seconds of receiving, and keeps what it decides for one iteration.
+// artefactBalance is the Scheme of artefact-lb-bsp. Like the original it reads the last four rows of a table to which
+// workers append in order of arrival, adds milliseconds of computing to seconds of receiving, and keeps each decision
+// for one iteration.
 type artefactBalance struct {
 	batch int
 	rows  []artefactRow
@@ -110,7 +112,7 @@ func (b *artefactBalance) Fired(Update) (Decision, bool) {
 	p := modes.SSGD(artefactWorkers)
 	if b.moved {
 		b.moved = false
-		return Decision{p, "released LB-BSP: what was moved is back after one iteration"}, true
+		return Decision{p, "released LB-BSP: equal batches again after one iteration"}, true
 	}
 	if len(b.rows) < artefactWorkers {
 		return Decision{}, false
@@ -152,7 +154,7 @@ var artefactSyncSwitch = Entry{
 	},
 }
 
-// artefactSwitcher is artefact-sync-switch while the job runs.
+// artefactSwitcher is the Scheme of artefact-sync-switch.
 type artefactSwitcher struct {
 	control     ArtefactController
 	next, every time.Duration

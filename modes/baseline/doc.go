@@ -1,10 +1,13 @@
-// Package baseline has the ways of synchronising that other papers propose, to compare with: a file for each group of them.
+// Package baseline has the synchronisation schemes of other papers, for comparison: a file for each group of them.
 //
-// What a scheme fixes once and for all is a [modes.Plan]. What it decides while the job runs is a [Scheme]: a machine that is told
-// what workers measured and which updates were made, and answers with plans. [Parse] reads "name:key=value,…" and [Spec.Make] makes
-// the job's scheme of it. Every setting says where its default comes from: the paper, or us, where the paper is silent or was not at
-// hand. docs/baselines.md has the whole comparison.
+// A scheme with a fixed plan is a [modes.Plan]. One that decides while the job runs is a [Scheme], a state machine:
 //
-// The package does no I/O, reads no clock and knows no randomness, so a run log replays to the same decisions. Types are used by
-// one goroutine at a time.
+//	records, updates, workers that left ──► Scheme ──► after an update: the next plan, or none
+//
+// [Parse] reads "name:key=value,…" and [Spec.Make] makes the job's scheme. Every setting names the source of its
+// default: the paper, or us, where the paper is silent or was not at hand. docs/baselines.md has the whole comparison.
+//
+// Invariants: a scheme only returns plans that are valid for the job's workers, and its decisions follow from its
+// calls alone. The package does no I/O, reads no clock and uses no randomness, so a run log replays to the same
+// decisions. Only one goroutine may use a value at a time.
 package baseline

@@ -11,8 +11,8 @@ import (
 
 // dropCompute has workers stop between micro-batches when they have computed for too long.
 //
-// N. Giladi, S. Gottlieb, M. Shkolnik, A. Karnieli, R. Banner, E. Hoffer, K. Levy, D. Soudry: DropCompute: simple and more robust
-// distributed synchronous training via compute variance reduction. NeurIPS 2023.
+// N. Giladi, S. Gottlieb, M. Shkolnik, A. Karnieli, R. Banner, E. Hoffer, K. Levy, D. Soudry: DropCompute: simple and
+// more robust distributed synchronous training via compute variance reduction. NeurIPS 2023.
 var dropCompute = Entry{
 	Name:  "dropcompute",
 	Paper: "Giladi et al., NeurIPS 2023",
@@ -39,10 +39,10 @@ var dropCompute = Entry{
 	},
 }
 
-// never is a cap that nobody reaches.
+// never is a cap that no worker reaches.
 const never = 24 * time.Hour
 
-// capper chooses the cap once.
+// capper measures, chooses the cap once, and is then done.
 type capper struct {
 	workers, micro, after int
 	times                 [][]time.Duration // computing time of each worker's iterations
@@ -66,7 +66,7 @@ func (c *capper) Observe(r star.Record) {
 // Leave implements Scheme.
 func (c *capper) Leave(w star.Worker) { c.gone[w] = true }
 
-// Fired implements Scheme. Parts of an iteration are taken as equally long: records do not tell them apart.
+// Fired implements Scheme. The parts of an iteration count as equally long, because records do not have their times.
 func (c *capper) Fired(Update) (Decision, bool) {
 	if c.done {
 		return Decision{}, false
@@ -101,10 +101,10 @@ func (c *capper) Fired(Update) (Decision, bool) {
 	return Decision{p, fmt.Sprintf("DropCompute: of %d iterations a cap of %v would have dropped %.3g%%", c.after, at.Round(time.Microsecond), 100*dropped)}, true
 }
 
-// Threshold is τ*: of 200 candidates between the least time after 6 micro-batches (all of them where there are fewer) and the
-// greatest after all, the one with the greatest speed-up (1 − dropped)/(1 − saved/raw), the first of equal ones. parts are the times
-// of micro-batches by worker and step; raw is what all those steps took in sum, waits for the slowest and exchange included. It returns the part of
-// all micro-batches that it drops, too.
+// Threshold is τ*: of 200 candidates between the least time after 6 micro-batches (all of them where there are fewer)
+// and the greatest after all, the one with the greatest speed-up (1 − dropped)/(1 − saved/raw); of equal ones the
+// first. parts has the times of micro-batches by worker and step. raw is the total time of all those steps, with waits
+// for the slowest and exchange. dropped is the fraction of micro-batches that the cap drops.
 func Threshold(parts [][][]time.Duration, raw time.Duration) (cap time.Duration, dropped float64) {
 	var sums [][][]float64 // accumulated, in seconds
 	lo, hi := 0.0, 0.0

@@ -6,13 +6,13 @@ import (
 	"star/modes"
 )
 
-// ssp is stale synchronous parallel: nobody waits, unless it is too far ahead of the slowest.
+// ssp is stale synchronous parallel: no worker waits, unless it is too far ahead of the slowest.
 //
 // Q. Ho et al.: More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server. NIPS 2013.
 var ssp = Entry{
 	Name:  "ssp",
 	Paper: "Ho et al., NIPS 2013",
-	About: "ASGD in which nobody is more than so many iterations ahead",
+	About: "ASGD with a bound on how many iterations a worker may be ahead",
 	Settings: []Setting{
 		{Name: "slack", Default: "3", Source: "ours", Kind: Whole, Min: 0, Max: 1 << 20, About: "iterations that a worker may be ahead of the slowest (s)"},
 	},
@@ -29,7 +29,7 @@ var ssp = Entry{
 var backup = Entry{
 	Name:  "backup",
 	Paper: "Chen, Pan, Monga, Bengio, Jozefowicz, 2016",
-	About: "SSGD that waits for all but b workers, and drops what they bring late",
+	About: "SSGD that waits for all but b workers, and drops late gradients",
 	Settings: []Setting{
 		{Name: "b", Default: "1", Source: "ours", Kind: Whole, Min: 0, Max: 1 << 16, About: "workers that are not waited for"},
 		blocks,
@@ -44,8 +44,8 @@ var backup = Entry{
 	},
 }
 
-// ksync is the same rule with the number of those who are waited for, and the others are told to stop: after the block that they are at
-// they go on to the new parameters, and what they had done is dropped.
+// ksync is backup with the number of workers that are waited for as its setting. The other workers get a stop:
+// after their present block they continue with the new parameters, and their gradient is dropped.
 //
 // S. Dutta, G. Joshi, S. Ghosh, P. Dube, P. Nagpurkar: Slow and Stale Gradients Can Win the Race. AISTATS 2018.
 var ksync = Entry{
@@ -53,7 +53,7 @@ var ksync = Entry{
 	Paper: "Dutta, Joshi, Ghosh, Dube, Nagpurkar, AISTATS 2018",
 	About: "each update is of the first K gradients on its parameters; the others are dropped",
 	Settings: []Setting{
-		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "gradients of an update (K); three quarters of the workers where it is not given"},
+		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "gradients of an update (K); three quarters of the workers if unset"},
 		stops,
 	},
 	Ring: true,
@@ -66,11 +66,11 @@ var ksync = Entry{
 	},
 }
 
-// kasync keeps what is late for a later update.
+// kasync uses late gradients in a later update.
 var kasync = Entry{
 	Name:     "k-async",
 	Paper:    ksync.Paper,
-	About:    "each update is of the first K gradients, whatever they were computed on: static x-order",
+	About:    "each update is of the first K gradients, on any parameters: static x-order",
 	Settings: []Setting{ksync.Settings[0], blocks},
 	Ring:     true,
 	Make: func(j Job, v Values) (Made, error) {
@@ -82,15 +82,13 @@ var kasync = Entry{
 	},
 }
 
-// kbatchSync makes updates of the first K gradients on the same parameters, of which a quick worker may bring several.
-//
-// S. Dutta, G. Joshi, S. Ghosh, P. Dube, P. Nagpurkar: Slow and Stale Gradients Can Win the Race. AISTATS 2018.
+// kbatchSync makes updates of the first K gradients on the same parameters. A fast worker may send several of them.
 var kbatchSync = Entry{
 	Name:  "k-batch-sync",
 	Paper: ksync.Paper,
-	About: "each update is of the first K gradients on its parameters, of which a quick worker may bring several; the others are dropped",
+	About: "each update is of the first K gradients on its parameters, some perhaps of the same worker; the others are dropped",
 	Settings: []Setting{
-		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 4096, About: "gradients of an update (K); as many as there are workers where it is not given"},
+		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 4096, About: "gradients of an update (K); the number of workers if unset"},
 		stops,
 	},
 	Make: func(j Job, v Values) (Made, error) {
@@ -98,31 +96,31 @@ var kbatchSync = Entry{
 	},
 }
 
-// kbatchAsync keeps what is late for a later update.
+// kbatchAsync uses late gradients in a later update.
 var kbatchAsync = Entry{
 	Name:     "k-batch-async",
 	Paper:    ksync.Paper,
-	About:    "each update is of K gradients, whatever they were computed on; nobody waits",
+	About:    "each update is of K gradients, on any parameters; no worker waits",
 	Settings: kbatchSync.Settings[:1],
 	Make: func(j Job, v Values) (Made, error) {
 		return Made{Plan: modes.Batches(j.Workers, v.Whole("k", j.Workers), false)}, nil
 	},
 }
 
-// stops is for the schemes of Dutta et al. that cancel what is too late.
+// stops is the setting of the schemes of Dutta et al. that cancel late gradients.
 var stops = Setting{Name: "blocks", Source: "ours", Kind: Whole, Min: 1, Max: 4096,
-	About: "parts of a mini-batch, after each of which a straggler can stop; 1: with servers it finishes; 8, or as many as there are samples, where it is not given"}
+	About: "parts of a mini-batch; a straggler can stop after each; 1: with servers it finishes; if unset 8, or the number of samples if that is less"}
 
-// blocks is for all-reduce only: with servers a straggler delays nobody while it computes, and these schemes have use for what it brings, or do
-// not cancel it.
+// blocks is for all-reduce only: with servers a computing straggler delays no other worker, and these schemes use its
+// gradient, or do not cancel it.
 var blocks = Setting{Name: "blocks", Source: "ours", Kind: Whole, Min: 1, Max: 4096,
-	About: "parts of a mini-batch, after each of which a straggler of an all-reduce can stop; 8 there, or as many as there are samples, where it is not given"}
+	About: "parts of a mini-batch; a straggler of an all-reduce can stop after each; if unset 8 there, or the number of samples if that is less"}
 
 // parts cuts mini-batches into blocks where p runs on an all-reduce.
 func parts(j Job, v Values, p modes.Plan) (Made, error) {
 	if !j.Ring {
 		if v["blocks"] != "" {
-			return Made{}, fmt.Errorf("blocks=%s: only for all-reduce, with servers a straggler holds up nobody: leave it away", v["blocks"])
+			return Made{}, fmt.Errorf("blocks=%s: only for all-reduce, because with servers a straggler delays no other worker: remove it", v["blocks"])
 		}
 		return Made{Plan: p}, nil
 	}
@@ -138,8 +136,8 @@ func cut(j Job, v Values, p modes.Plan) (Made, error) {
 	return Made{Plan: p}, nil
 }
 
-// cancelled cuts mini-batches into blocks, between which workers stop whose gradients are too late for an update. The rounds of an all-reduce
-// are closed with blocks alone.
+// cancelled is p with mini-batches in blocks. A worker that misses an update stops after its present block. In an
+// all-reduce the blocks alone close rounds.
 func cancelled(j Job, v Values, p modes.Plan) (Made, error) {
 	if !j.Ring && v.Whole("blocks", 0) == 1 {
 		return Made{Plan: p}, nil

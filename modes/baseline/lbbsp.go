@@ -11,14 +11,15 @@ import (
 	"star/modes"
 )
 
-// lbbsp is load-balanced BSP: everybody waits for everybody, and who is slower gets fewer samples. The sum stays.
+// lbbsp is load-balanced BSP: all workers wait for all, and slower workers get fewer samples. The sum of the batches is
+// constant.
 //
 // C. Chen, Q. Weng, W. Wang, B. Li, B. Li: Semi-Dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated
 // Environments. SoCC 2020, arXiv 1806.02508.
 var lbbsp = Entry{
 	Name:  "lb-bsp",
 	Paper: "Chen, Weng, Wang, Li, Li, SoCC 2020",
-	About: "SSGD whose batches follow the workers' speeds",
+	About: "SSGD with batches in proportion to the workers' speeds",
 	Ring:  true,
 	Settings: []Setting{
 		{Name: "device", Default: "cpu", Source: "ours", Kind: Choice, Of: []string{"cpu", "gpu"},
@@ -28,7 +29,7 @@ var lbbsp = Entry{
 		{Name: "change", Default: "0.02", Source: "ours", Kind: Number, Min: 0, Max: 1,
 			About: "cpu: part of the iteration that new shares must be expected to save; 0: every change of a sample counts, as in the paper"},
 		{Name: "min", Default: "1", Source: "paper", Kind: Whole, Min: 1, Max: 1 << 20, About: "samples that a worker gets at least"},
-		{Name: "max", Source: "ours", Kind: Wholes, Min: 1, Max: 1 << 20, About: "samples that a worker's memory holds, one number for all or one for each, such as 64/64/32; 4 equal shares where it is not given"},
+		{Name: "max", Source: "ours", Kind: Wholes, Min: 1, Max: 1 << 20, About: "samples that a worker's memory holds, one number for all or one for each, such as 64/64/32; 4 equal shares if unset"},
 		{Name: "delta", Default: "5", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 20, About: "gpu: samples moved at once, at first"},
 		{Name: "window", Default: "5", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 20, About: "gpu: iterations between moves, at first"},
 	},
@@ -69,10 +70,11 @@ var lbbsp = Entry{
 	},
 }
 
-// Apportion divides total samples in proportion to speeds (LB-BSP, section 3.2: bᵢ = B·vᵢ/Σv), each at least least and at most its own of most (cap_i). It rounds
-// down and gives what is left to the largest fractions, of equal ones to the lowest rank first. Where bounds are violated, those of the
-// side with the larger violation are fixed and the rest is divided anew. Speeds that are not positive and finite count as the smallest
-// that is; with none, shares are equal. A total that does not fit between the bounds is an error, and so are numbers beyond 2⁴⁰.
+// Apportion divides total samples in proportion to speeds (LB-BSP, section 3.2: bᵢ = B·vᵢ/Σv), each at least least and
+// at most its own of most (cap_i). It rounds down and gives the rest to the largest fractions, of equal ones to the
+// lowest rank first. Where bounds are violated, those of the side with the larger violation are fixed and the rest is
+// divided again. A speed that is not positive and finite counts as the smallest one that is; without any, shares
+// are equal. An error: a total that does not fit between the bounds, or numbers beyond 2⁴⁰.
 func Apportion(total int, speeds []float64, least int, most []int) ([]int, error) {
 	n := len(speeds)
 	if len(most) != n {
@@ -146,7 +148,7 @@ func Apportion(total int, speeds []float64, least int, most []int) ([]int, error
 	}
 }
 
-// round makes whole shares of those that are not fixed, left samples in all.
+// round rounds the shares that are not fixed to whole samples, left in all.
 func round(shares []int, exact []float64, fixed []bool, left int) {
 	var order []int
 	for i, x := range exact {
@@ -169,9 +171,9 @@ func round(shares []int, exact []float64, fixed []bool, left int) {
 	}
 }
 
-// predictor foresees the speed of a worker's next iteration, in samples per second.
+// predictor predicts the speed of a worker's next iteration, in samples per second.
 type predictor interface {
-	// observe is told the speed of an iteration, with the shares of processor time and memory that were available then.
+	// observe takes the speed of an iteration, and the fractions of processor time and memory that were available.
 	observe(speed, cpu, memory float64)
 	predict() float64
 }
@@ -192,7 +194,7 @@ func (e *EMA) Observe(v float64) {
 	e.value = e.Weight*v + (1-e.Weight)*e.value
 }
 
-// Predict is what is expected next; 0 before the first value.
+// Predict is the prediction of the next value; 0 before the first value.
 func (e *EMA) Predict() float64 { return e.value }
 
 func (e *EMA) observe(v, _, _ float64) { e.Observe(v) }
@@ -200,9 +202,9 @@ func (e *EMA) predict() float64        { return e.value }
 
 // balance is LB-BSP for clusters of processors.
 type balance struct {
-	total  int // B, with everybody there
+	total  int // B, with all workers live
 	least  int
-	most   []int // by worker: what its memory holds
+	most   []int // by worker: the most samples that its memory holds
 	change float64
 	shares []int
 	speed  []predictor
@@ -222,7 +224,7 @@ func (b *balance) Observe(r star.Record) {
 	b.seen[r.Worker]++
 }
 
-// available is the part of the host's processors and memory that the worker could have; 1 where nobody measured it.
+// available is the fraction of the host's processors and memory that the worker could use; 1 if not measured.
 func available(r star.Record) (cpu, memory float64) {
 	cpu, memory = 1, 1
 	if used, ok := r.Telemetry.Get(star.HostCPU); ok {
@@ -256,10 +258,11 @@ func (b *balance) Fired(Update) (Decision, bool) {
 	if len(ranks) == 0 {
 		return Decision{}, false
 	}
-	// Who is gone has taken its samples along: the batch of the others stays what it was, or what their memories hold.
+	// The samples of workers that have left are not redistributed: the batch of the others stays as it was, or is
+	// what their memories hold.
 	got, err := Apportion(min(b.total/n*len(ranks), room), speeds, b.least, most)
 	if err != nil {
-		panic("baseline: " + err.Error()) // of numbers that Make has checked
+		panic("baseline: " + err.Error()) // Make has checked the numbers
 	}
 	next := slices.Clone(b.shares)
 	now, then := 0.0, 0.0
@@ -288,25 +291,28 @@ func rounded(vs []float64) string {
 	return string(b)
 }
 
-// Tuner moves samples between workers whose time is flat below some batch and rises by a slope of its own above it, as that of GPUs
-// (LB-BSP, section 3.3): after each window some samples go from the slowest to the fastest; when the same two change their parts,
-// fewer samples go and windows become longer.
+// Tuner moves samples between workers that take a constant time below some batch and a time with a slope above it, as
+// GPUs do (LB-BSP, section 3.3). After each window some samples move from the slowest to the fastest; when the same two
+// workers swap roles, fewer samples move and windows become longer.
 //
-// Ties, the end and the new beginning are ours: lowest rank; a tie, or a reversal with single samples, holds; and when the ratio of slowest to fastest
-// has been more than a tenth above what it was then for two windows, the tuner begins anew.
+//	moving ── a reversal with single samples ──► holding ── two windows a tenth worse ──► moving, from the start
+//
+// Ties, the end and the restart are ours: the lowest rank; a tie, or a reversal with single samples, holds; and when
+// the ratio of slowest to fastest has been more than a tenth above its value at that time for two windows, the tuner
+// starts again. Invariant: the sum of the shares is constant.
 type Tuner struct {
 	shares        []int
 	least         int
 	most          []int // by worker
 	delta, window int   // now
 	delta0, win0  int
-	from, to      int // of the last move; from -1: none
+	from, to      int // of the last move; from -1: there was none
 	holds         bool
-	held          float64 // slowest/fastest when it began to hold
-	worse         int     // windows in which it was more than a tenth above that
+	held          float64 // slowest/fastest when it converged
+	worse         int     // windows in a row with a ratio more than a tenth above that
 }
 
-// NewTuner begins with the given shares; most is what each worker has at most. It keeps the slices no longer than the call.
+// NewTuner begins with the given shares; most is the maximum of each worker. It copies the slices.
 func NewTuner(shares []int, least int, most []int, delta, window int) *Tuner {
 	return &Tuner{shares: slices.Clone(shares), least: least, most: slices.Clone(most), delta: delta, window: window, delta0: delta, win0: window, from: -1}
 }
@@ -314,8 +320,8 @@ func NewTuner(shares []int, least int, most []int, delta, window int) *Tuner {
 // Window is how many iterations to average before the next call of Step.
 func (t *Tuner) Window() int { return t.window }
 
-// Step takes the mean compute times of a window and reports whether it moved samples. A time that is not positive is of a worker that
-// is gone: it takes no part.
+// Step takes the mean compute times of a window and reports whether it moved samples. A time that is not positive marks
+// a worker that has left: it takes no part.
 func (t *Tuner) Step(times []time.Duration) bool {
 	s, l, quick := -1, -1, -1
 	for i, d := range times {
@@ -376,7 +382,7 @@ type pairwise struct {
 	gone    []bool
 }
 
-// Observe implements Scheme. An iteration that began before the shares changed tells nothing of them.
+// Observe implements Scheme. Iterations that began before the shares changed are not counted.
 func (p *pairwise) Observe(r star.Record) {
 	p.gone[r.Worker] = false // it may have come back
 	if r.Samples == p.tuner.shares[r.Worker] {

@@ -8,19 +8,20 @@ import (
 	"star/ps/rule"
 )
 
-// lgc makes updates of the first K gradients, and of what the others had of the round before.
+// lgc makes updates of the first K gradients, and of what the others had computed in the round before.
 //
-// J. Xu, S.-L. Huang, L. Song, T. Lan: Live Gradient Compensation for Evading Stragglers in Distributed Learning. INFOCOM 2021.
+// J. Xu, S.-L. Huang, L. Song, T. Lan: Live Gradient Compensation for Evading Stragglers in Distributed Learning.
+// INFOCOM 2021.
 var lgc = Entry{
 	Name:  "lgc",
 	Paper: "Xu, Huang, Song, Lan, INFOCOM 2021",
-	About: "each update is of the first K gradients, and of what the others had done of theirs one round before",
+	About: "each update is of the first K gradients, and of the others' partial gradients of the round before",
 	Ring:  true,
 	Settings: []Setting{
-		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "workers that are waited for (K); three quarters of them where it is not given"},
-		{Name: "blocks", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 4096, About: "parts of a mini-batch (P), after each of which a straggler can stop"},
-		{Name: "warmup", Default: "0", Source: "ours", Kind: Whole, Min: 0, Max: 1 << 20, About: "rounds at the beginning that wait for everybody"},
-		{Name: "weight", Default: "workers", Source: "paper", Kind: Choice, Of: []string{"workers", "samples"}, About: "whether the stragglers' part is (N−K)/N, or theirs of the samples"},
+		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "workers that are waited for (K); three quarters of them if unset"},
+		{Name: "blocks", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 4096, About: "parts of a mini-batch (P); a straggler can stop after each"},
+		{Name: "warmup", Default: "0", Source: "ours", Kind: Whole, Min: 0, Max: 1 << 20, About: "rounds at the beginning that wait for all workers"},
+		{Name: "weight", Default: "workers", Source: "paper", Kind: Choice, Of: []string{"workers", "samples"}, About: "whether the stragglers' part is (N−K)/N, or their fraction of the samples"},
 		{Name: "partial", Default: "processed", Source: "ours", Kind: Choice, Of: []string{"processed", "planned"}, About: "what the sum over the finished blocks is divided by"},
 	},
 	Make: func(j Job, v Values) (Made, error) {
@@ -40,7 +41,7 @@ var lgc = Entry{
 	},
 }
 
-// warmUp is a scheme that changes the plan once, after so many updates.
+// warmUp is a scheme that changes the plan once, after a number of updates.
 type warmUp struct {
 	rounds int
 	then   modes.Plan
@@ -53,5 +54,5 @@ func (s *warmUp) Fired(Update) (Decision, bool) {
 	if s.rounds--; s.rounds != 0 {
 		return Decision{}, false
 	}
-	return Decision{Plan: s.then, Why: "lgc: the rounds that wait for everybody are over"}, true
+	return Decision{Plan: s.then, Why: "lgc: the rounds that wait for all workers are over"}, true
 }

@@ -8,13 +8,13 @@ import (
 	"star/modes"
 )
 
-// localSGD averages the workers' parameters after so many steps of their own.
+// localSGD averages the workers' parameters after a number of local steps.
 //
 // S. Stich: Local SGD Converges Fast and Communicates Little. ICLR 2019.
 var localSGD = Entry{
 	Name:  "local-sgd",
 	Paper: "Stich, ICLR 2019",
-	About: "workers train by themselves and average their parameters every H steps",
+	About: "workers train locally and average their parameters every H steps",
 	Ring:  true,
 	Settings: []Setting{
 		{Name: "steps", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between averages (H)"},
@@ -37,7 +37,7 @@ var postLocal = Entry{
 	Ring:  true,
 	Settings: []Setting{
 		{Name: "steps", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between averages, in the second part (H)"},
-		{Name: "switch", Default: "0.5", Source: "paper", Kind: Number, Min: 0, Max: 1, About: "part of the samples before that; the paper: at the first decay of the learning rate, which is there at half"},
+		{Name: "switch", Default: "0.5", Source: "paper", Kind: Number, Min: 0, Max: 1, About: "part of the samples before that; the paper: at the first decay of the learning rate, half-way in its experiments"},
 		{Name: "state", Default: "keep", Source: "ours", Kind: Choice, Of: []string{"keep", "reset"}, About: "what becomes of a worker's own momentum at an average"},
 	},
 	Make: func(j Job, v Values) (Made, error) {
@@ -66,16 +66,16 @@ func (l *lengthen) Fired(u Update) (Decision, bool) {
 	l.done = true
 	p := modes.SSGD(l.workers)
 	p.Local = l.steps
-	return Decision{p, fmt.Sprintf("post-local SGD: averages every %d steps from here on", l.steps)}, l.steps > 1
+	return Decision{p, fmt.Sprintf("post-local SGD: averages every %d steps from now on", l.steps)}, l.steps > 1
 }
 
-// diloco is local SGD with many steps, whose average goes through an optimiser of its own.
+// diloco is local SGD with many steps and an outer optimiser for the average.
 //
 // A. Douillard et al.: DiLoCo: Distributed Low-Communication Training of Language Models. arXiv 2311.08105, 2023.
 var diloco = Entry{
 	Name:  "diloco",
 	Paper: "Douillard et al., 2023",
-	About: "workers train by themselves for H steps; Nesterov's momentum makes an update of how far they have come",
+	About: "workers train locally for H steps; Nesterov's momentum makes an update of their parameter changes",
 	Ring:  true,
 	Settings: []Setting{
 		{Name: "steps", Default: "500", Source: "paper", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between updates (H)"},
@@ -89,13 +89,13 @@ var diloco = Entry{
 	},
 }
 
-// easgd keeps a model in each worker, tied to the shards' one by a spring.
+// easgd keeps a model in each worker and pulls it and the shards' model towards each other.
 //
 // S. Zhang, A. Choromanska, Y. LeCun: Deep learning with Elastic Averaging SGD. NIPS 2015.
 var easgd = Entry{
 	Name:  "easgd",
 	Paper: "Zhang, Choromanska, LeCun, NIPS 2015",
-	About: "workers keep models of their own and exchange a part of their distance from the shards' one",
+	About: "workers keep their own models and exchange a part of their distance from the shards' model",
 	Ring:  true,
 	Settings: []Setting{
 		{Name: "steps", Default: "10", Source: "paper", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between exchanges (τ)"},
@@ -112,7 +112,7 @@ var easgd = Entry{
 		}
 		p.Local = v.Whole("steps", 10)
 		alpha := v.Number("beta") / float64(j.Workers)
-		// Updates weigh what a worker sends with its share of a round: the outer rate takes that back.
+		// Updates weight a worker's change by its share of a round: the outer rate cancels that.
 		return Made{Plan: p, Local: &Local{Pull: math.Max(alpha, 1e-12), Outer: Outer{Rate: float64(j.Workers)}}}, nil
 	},
 }

@@ -2,11 +2,12 @@ package baseline
 
 import "math"
 
-// NARX is a non-linear auto-regressive network with exogenous inputs and one hidden layer: out = w2·tanh(W1·x + b1) + b2 (Lin, Horne,
-// Tino, Giles: Learning Long-Term Dependencies in NARX Recurrent Neural Networks. IEEE Trans. Neural Networks 7, 1996).
+// NARX is a non-linear auto-regressive network with exogenous inputs and one hidden layer:
+// out = w2·tanh(W1·x + b1) + b2 (Lin, Horne, Tino, Giles: Learning Long-Term Dependencies in NARX Recurrent Neural
+// Networks. IEEE Trans. Neural Networks 7, 1996).
 //
-// LB-BSP feeds it with past speeds and with available processor time and memory, those of the coming iteration included. How wide its
-// layer is, how long its memory, and how it is trained are ours: the paper was not at hand.
+// LB-BSP feeds it past speeds and available processor time and memory, those of the coming iteration included. The
+// width of the layer, the number of past values and the training are ours: the paper was not at hand.
 type NARX struct {
 	W1 [][]float64 // by hidden unit, by input
 	B1 []float64
@@ -35,14 +36,14 @@ const (
 	narxRate   = 1e-3 // of Adam
 	narxWindow = 256  // samples that it is trained on, the newest ones
 	narxPasses = 4    // samples for each new one
-	narxWarm   = 32   // samples before it is believed
+	narxWarm   = 32   // samples before its prediction is used
 )
 
 // narxInputs: d past speeds, and of processor time and memory the present value and d past ones.
 const narxInputs = narxDelay + 2*(narxDelay+1)
 
-// foresight is one worker's NARX, trained while the job runs. Until it has seen enough, and where it strays, a moving average
-// stands in.
+// foresight is one worker's NARX, trained while the job runs. A moving average replaces it until it has seen enough
+// samples, and while its predictions are worse.
 type foresight struct {
 	net         NARX
 	m1, m2      []float64 // moments of Adam
@@ -53,12 +54,12 @@ type foresight struct {
 	cpus, mems  []float64 // one for each of speeds
 	samples     int
 	turn        int
-	errNet, eMA float64 // smoothed squared errors of both, of what was predicted before it was seen
-	last        float64 // what the network said of the next speed
+	errNet, eMA float64 // smoothed squared errors of the network and of the moving average
+	last        float64 // the network's prediction of the next speed
 	said        bool
 }
 
-// newForesight begins with small weights that follow from the seed alone.
+// newForesight begins with small weights that depend on the seed only.
 func newForesight(seed uint64, weight float64) *foresight {
 	f := &foresight{ema: EMA{Weight: weight}}
 	state := seed*0x9e3779b97f4a7c15 + 1
@@ -114,8 +115,8 @@ func (f *foresight) observe(speed, cpu, memory float64) {
 	}
 }
 
-// input is x for the speed number at, which need not be known: then the newest processor time and memory stand for those of the
-// coming iteration.
+// input is x for speed number at. If at is the next iteration, the newest processor time and memory replace those of
+// the coming one.
 func (f *foresight) input(at int) []float64 {
 	x := make([]float64, 0, narxInputs)
 	for d := 1; d <= narxDelay; d++ {

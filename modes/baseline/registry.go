@@ -13,24 +13,24 @@ import (
 	"star/ps/rule"
 )
 
-// Scheme decides when gradients become an update, by the rules of one paper. It is told everything in order.
+// Scheme decides when gradients become an update, by the rules of one paper. Its calls are in order of the events.
 type Scheme interface {
-	// Observe is told what a worker measured of one gradient.
+	// Observe takes a worker's record of one gradient.
 	Observe(r star.Record)
 
-	// Fired is told of each update and answers with the plan to go on with; false: the present one stays.
+	// Fired takes each update and returns the next plan; false: the present one stays.
 	Fired(u Update) (Decision, bool)
 
-	// Leave is told that a worker is gone. It is back when a record of it is observed.
+	// Leave records that a worker has left. A later record of it means that it is back.
 	Leave(w star.Worker)
 }
 
 // Update is one update of the parameters.
 type Update struct {
 	At      time.Duration // since the run began
-	Workers []star.Worker // whose gradients are in it; valid during the call
+	Workers []star.Worker // with a gradient in it; valid during the call
 	Samples int64         // of gradients applied so far, this update included
-	Limit   int64         // of the job, in samples; 0: not known
+	Limit   int64         // of the job, in samples; 0: unknown
 }
 
 // Decision is a plan with the reason for it.
@@ -39,26 +39,27 @@ type Decision struct {
 	Why  string
 }
 
-// Job is what a scheme must know of the job.
+// Job is the properties of a job that a scheme depends on.
 type Job struct {
 	Workers int
-	Batch   int  // samples of one worker in one iteration, with equal shares
-	Ring    bool // all-reduce: members stop between parts of a batch where not everybody is waited for
+	Batch   int // samples of one worker in one iteration, with equal shares
+	// Ring: the job is an all-reduce. Members then stop between parts of a batch, unless all of them are waited for.
+	Ring bool
 }
 
-// Outer is how what workers send becomes an update, where workers train by themselves for some steps and send how far they have
-// come: w ← OuterOpt(w, Σ cᵢ·(w − wᵢ)).
+// Outer makes updates where workers train locally for some steps and send the change of their parameters:
+// w ← OuterOpt(w, Σ cᵢ·(w − wᵢ)).
 type Outer struct {
 	Rate     float64 // learning rate of the outer optimiser
 	Momentum float64 // of Nesterov; 0: none
 }
 
-// Local is what a worker does between two releases under a plan with Plan.Local.
+// Local is a worker's behaviour between two releases under a plan with Plan.Local.
 type Local struct {
 	Outer Outer
 
-	// Pull is the part of its distance from the shards' parameters by which a worker moves towards them in each round, and they
-	// towards it (α of EASGD). 0: it starts each round from the shards' parameters.
+	// Pull is the fraction of its distance from the shards' parameters by which a worker moves towards them in each
+	// round, and they towards it (α of EASGD). 0: it starts each round from the shards' parameters.
 	Pull float64
 
 	// Reset forgets the state of the worker's own optimiser at each release.
@@ -67,19 +68,21 @@ type Local struct {
 
 // Made is a baseline for one job.
 type Made struct {
-	Plan    modes.Plan // that the job begins with
-	Scheme  Scheme     // nil: the plan stays
+	Plan    modes.Plan // initial plan
+	Scheme  Scheme     // nil: the plan does not change
 	Local   *Local     // nil: workers send gradients
-	Resizes bool       // it gives workers mini-batches of other sizes while the job runs
-	Notice  string     // what whoever starts the job should know of the scheme with these settings; empty: nothing
-	Rule    rule.Spec  // what the shards make of gradients, if not the job's optimiser; nil: the optimiser
+	Resizes bool       // it changes the sizes of mini-batches while the job runs
+	Notice  string     // a warning for the user about the scheme with these settings; empty: none
+	// Rule is how shards apply gradients, if not by the job's optimiser; nil: by the optimiser.
+	Rule rule.Spec
 
-	// Cancel has those without whom an update is made told to stop computing for it, between the parts of their mini-batches
-	// (Plan.Micro). In an all-reduce whose rounds are closed they stop without it; there it has what they did correct the next update.
+	// Cancel: a worker that misses an update stops computing for it, between the parts of its mini-batch
+	// (Plan.Micro). In an all-reduce with closed rounds workers stop without it; there their partial gradients then
+	// correct the next update.
 	Cancel bool
 }
 
-// Kind is what values a setting may have.
+// Kind is the type of a setting's values.
 type Kind uint8
 
 const (
@@ -90,10 +93,10 @@ const (
 	Wholes             // a whole number within Min and Max, or one for each worker, by rank: 64/64/32
 )
 
-// Setting is one parameter of a scheme.
+// Setting is a parameter of a scheme.
 type Setting struct {
 	Name     string
-	Default  string // empty: worked out of the job, as About says
+	Default  string // empty: derived from the job, as About says
 	Source   string // of the default: paper | ours
 	About    string
 	Kind     Kind
@@ -101,18 +104,18 @@ type Setting struct {
 	Of       []string
 }
 
-// Entry is a scheme that can be asked for by name.
+// Entry is a scheme with a name.
 type Entry struct {
 	Name     string
 	Paper    string // authors, venue, year
 	About    string
 	Settings []Setting
-	Ring     bool // can be run by an all-reduce too
-	Artefact bool // no paper's, but what a released program does; not among all
+	Ring     bool // an all-reduce can run it too
+	Artefact bool // not of a paper: the behaviour of a released program
 	Make     func(Job, Values) (Made, error)
 }
 
-// Values are the settings of a scheme, checked.
+// Values are the checked settings of a scheme.
 type Values map[string]string
 
 // Number is the value of a setting of kind Number or Whole; NaN where it has neither value nor default.
@@ -133,7 +136,8 @@ func (v Values) Whole(name string, def int) int {
 	return k
 }
 
-// Wholes is the value of a setting of kind Wholes for so many workers, def for each where it has neither value nor default.
+// Wholes is the value of a setting of kind Wholes for the given number of workers; def for each if it has neither value
+// nor default.
 func (v Values) Wholes(name string, workers, def int) ([]int, error) {
 	parts := strings.Split(v[name], "/")
 	if v[name] == "" {
@@ -155,7 +159,7 @@ func (v Values) Span(name string) time.Duration {
 	return d
 }
 
-// Spec is a baseline as --baseline names it.
+// Spec is a baseline, as given to --baseline.
 type Spec struct {
 	Entry  Entry
 	Values Values
@@ -177,7 +181,7 @@ func Names() string {
 	return strings.Join(names, ", ")
 }
 
-// Parse reads NAME or NAME:key=value,key=value. Errors name what is wrong and what there is.
+// Parse reads NAME or NAME:key=value,key=value. Errors name the mistake and the valid choices.
 func Parse(text string) (Spec, error) {
 	name, rest, has := strings.Cut(text, ":")
 	all := Entries()
@@ -247,7 +251,7 @@ func (s Spec) Make(j Job) (Made, error) {
 
 func (e Entry) settings() string {
 	if len(e.Settings) == 0 {
-		return "none, it has no settings"
+		return "no settings"
 	}
 	var names []string
 	for _, s := range e.Settings {
@@ -301,7 +305,7 @@ func (s Setting) check(value string) error {
 	}
 }
 
-// clip keeps a hostile setting from filling the screen.
+// clip limits how much of a setting an error quotes.
 func clip(s string) string {
 	if len(s) > 80 {
 		return s[:80] + "…"

@@ -11,16 +11,17 @@ import (
 
 // syncSwitch trains with BSP first and with ASP for the rest.
 //
-// S. Li, O. Mangoubi, L. Xu, T. Guo: Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning. ICDCS 2021,
-// arXiv 2104.08364.
+// S. Li, O. Mangoubi, L. Xu, T. Guo: Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning.
+// ICDCS 2021, arXiv 2104.08364.
 //
-// Its configuration policy is what happens here anyway: with --update-scale n a gradient has the weight 1/N in every plan, so with a
-// learning rate of N·η BSP takes steps of N·η on the mean gradient and ASP steps of η on each; batches stay, momentum and its buffer stay,
-// and the schedule of the learning rate goes by samples. The fence is [modes.Barrier.Install].
+// Its configuration policy is the default here: with --update-scale n a gradient has the weight 1/N in every plan. So
+// with a learning rate of N·η BSP takes steps of N·η on the mean gradient and ASP steps of η on each; batches, momentum
+// and its buffer stay, and the schedule of the learning rate is in samples. The fence is [modes.Barrier.Install].
 //
-// An all-reduce has no ASP. There the second part is a partial all-reduce: a round is closed when half of the workers have computed; the others stop
-// after the block that they are at, and what they have is in the next round (S. Li et al.: Taming Unbalanced Training Workloads in Deep Learning with
-// Partial Collective Operations, PPoPP 2020, has the idea). This is ours.
+// All-reduce has no ASP. There the second part is a partial all-reduce: a round closes when half of the workers have
+// computed; the others stop after their present block, and their gradients are in the next round (the idea: S. Li et
+// al., Taming Unbalanced Training Workloads in Deep Learning with Partial Collective Operations, PPoPP 2020). This is
+// ours.
 var syncSwitch = Entry{
 	Name:  "sync-switch",
 	Paper: "Li, Mangoubi, Xu, Guo, ICDCS 2021",
@@ -43,23 +44,23 @@ var syncSwitch = Entry{
 			detector: NewThroughput(j.Workers, v.Whole("window", 5), v.Whole("hits", 3), v.Number("slack")), evicted: make([]bool, j.Workers), gone: make([]bool, j.Workers)}
 		m := Made{Plan: modes.SSGD(j.Workers), Scheme: s}
 		if s.online != "ignore" && j.Workers <= 2 {
-			m.Notice = fmt.Sprintf("online=%s finds nobody slow among %d: of two, the mean throughput minus the standard deviation is that of the slower one, and a straggler must be below it; three workers are needed", s.online, j.Workers)
+			m.Notice = fmt.Sprintf("online=%s cannot find a straggler among %d workers: of two, the mean throughput minus the standard deviation is that of the slower one, and a straggler must be below it; use three workers or more", s.online, j.Workers)
 		}
 		return m, err
 	},
 }
 
-// Workload divides units, mini-batches of one worker, between BSP and ASP (Sync-Switch, section V): of p·units rounded to whole steps of
-// n workers, and the rest. The sum is the number of updates.
+// Workload divides units, mini-batches of one worker, between BSP and ASP (Sync-Switch, section V): BSP gets p·units,
+// rounded to whole steps of n workers, and ASP the rest. total is the number of updates.
 func Workload(units int64, n int, p float64) (bsp, asp, total int64) {
 	bsp = int64(math.Round(float64(units) * p / float64(n)))
 	asp = units - int64(n)*bsp
 	return bsp, asp, bsp + asp
 }
 
-// SwitchPoint is the timing policy: the smallest part of BSP, by bisection in the given number of rounds, whose accuracy is at least target − slack.
-// measure trains with a part p of BSP and returns the mean converged accuracy; a run that diverges counts as NaN, which is not enough.
-// 1 where nothing but BSP is good enough.
+// SwitchPoint is the timing policy: the smallest fraction of BSP, by bisection in the given number of rounds, with an
+// accuracy of at least target − slack. measure trains with a fraction p of BSP and returns the mean converged accuracy;
+// a run that diverges counts as NaN, which fails. 1 if only BSP is accurate enough.
 func SwitchPoint(target, slack float64, rounds int, measure func(p float64) float64) float64 {
 	lo, hi := 0.0, 1.0
 	for range rounds {
@@ -73,8 +74,9 @@ func SwitchPoint(target, slack float64, rounds int, measure func(p float64) floa
 	return hi
 }
 
-// Throughput finds stragglers by their throughput: less than mean minus standard deviation over the workers, in several windows one
-// after the other (Sync-Switch, section VI). The standard deviation is that of the population: so of two workers nobody can be slow, since the bound is the speed of the slower one.
+// Throughput finds stragglers by their throughput: less than mean minus standard deviation over the workers, in several
+// windows in a row (Sync-Switch, section VI). The standard deviation is that of the population. So of two workers none
+// can be a straggler, because the bound is the speed of the slower one.
 type Throughput struct {
 	window, hits int
 	slack        float64
@@ -90,7 +92,7 @@ func NewThroughput(n, window, hits int, slack float64) *Throughput {
 		low: make([]int, n), fine: make([]int, n), slow: make([]bool, n)}
 }
 
-// Observe takes in the throughput of an iteration, in samples per second of the worker's own time.
+// Observe takes the throughput of an iteration, in samples per second of the worker's own time.
 func (t *Throughput) Observe(w star.Worker, speed float64) {
 	t.fresh[w]++
 	t.speeds[w] = append(t.speeds[w], speed)
@@ -99,7 +101,8 @@ func (t *Throughput) Observe(w star.Worker, speed float64) {
 	}
 }
 
-// Judge looks at the windows of active workers, once each of them has something new and a full window, and lists who is slow.
+// Judge evaluates the windows of active workers, once each of them has a new record and a full window, and lists the
+// stragglers.
 func (t *Throughput) Judge(active func(w star.Worker) bool) []star.Worker {
 	var ws []star.Worker
 	mean := 0.0
@@ -141,7 +144,12 @@ func (t *Throughput) Judge(active func(w star.Worker) bool) []star.Worker {
 	return slices.DeleteFunc(ws, func(w star.Worker) bool { return !t.slow[w] })
 }
 
-// switcher is Sync-Switch while the job runs.
+// switcher is the Scheme of sync-switch:
+//
+//	BSP ── its part of the samples is trained ──► ASP
+//	 ▲ │ greedy: a worker is slow
+//	 │ ▼
+//	ASP, until no worker is slow                     elastic: BSP without the slow workers, until the switch
 type switcher struct {
 	workers  int
 	loose    modes.Plan // of the second part
@@ -185,7 +193,7 @@ func (s *switcher) Fired(u Update) (Decision, bool) {
 			s.over = true
 			back := ""
 			if slices.Contains(s.evicted, true) {
-				back = ", and everybody is back"
+				back = ", and all workers take part again"
 			}
 			clear(s.evicted)
 			if s.asp {
@@ -213,7 +221,7 @@ func (s *switcher) Fired(u Update) (Decision, bool) {
 	return Decision{}, false
 }
 
-// evict goes on without the slow ones.
+// evict continues without the slow workers.
 func (s *switcher) evict(slow []star.Worker) (Decision, bool) {
 	if len(slow) == 0 {
 		return Decision{}, false

@@ -17,21 +17,20 @@ const (
 	KindGroups = "groups" // dynamic x-order
 	KindRing   = "ring"   // with riders
 	KindTree   = "tree"   // SSGD through a tree
-	KindQueue  = "queue"  // who is through with a part of the round takes the next one
-	KindLocal  = "local"  // SSGD whose workers make several steps by themselves between two exchanges
+	KindQueue  = "queue"  // a worker that finishes a part of the round takes the next one
+	KindLocal  = "local"  // SSGD with several local steps between two exchanges
 )
 
 // Candidate is a plan with its price.
 //
-// Cost is the expected time for the progress of one update with an exact gradient, by
-// SSGD at the learning rate of the job:
+// Cost is the expected time for the progress of one update with an exact gradient, by SSGD at the learning rate of the
+// job:
 //
 //	Cost = Interval · Updates · Penalty                                  (22)
 //
-// Updates is 1 + φ/S with S the samples of an update: how many updates the noise makes
-// necessary, were each at its own best learning rate. Penalty is what staleness and a
-// learning rate that is not the update's best cost; of SSGD it is 1. So the cost of
-// SSGD is max τ·(1 + φ/B). docs/theory.md derives it.
+// Updates is 1 + φ/S with S the samples of an update: the number of updates that the noise makes necessary, each at
+// its own best learning rate. Penalty is the cost of staleness and of a learning rate that is not the update's best;
+// of SSGD it is 1. So the cost of SSGD is max τ·(1 + φ/B). docs/theory.md derives it.
 type Candidate struct {
 	Kind      string
 	Plan      modes.Plan
@@ -44,10 +43,9 @@ type Candidate struct {
 	Cost      time.Duration
 
 	applied float64 // mean samples of an update
-	flow    flow    // what the price is of
+	flow    flow    // the basis of the price
 
-	// Guess says that the plan has shares that rest on [SplitPrior], not on measurements.
-	// Its penalty has [GuessCharge] in it.
+	// Guess: the plan's shares rest on [SplitPrior], not on measurements. Its penalty includes [GuessCharge].
 	Guess bool
 }
 
@@ -79,8 +77,8 @@ func (c Candidate) Guessed(guess bool) Candidate {
 	return c
 }
 
-// Of is the price of one plan under f, by the Barrier in virtual time where there is no
-// closed form. Riders, dropping and trees count as they run.
+// Of is the price of one plan under f, by the Barrier in virtual time where there is no closed form. Riders, dropping
+// and trees count as they run.
 func Of(p modes.Plan, f Forecast) (Candidate, error) {
 	q, err := f.problem()
 	if err != nil {
@@ -103,7 +101,7 @@ func Of(p modes.Plan, f Forecast) (Candidate, error) {
 	if err != nil {
 		return Candidate{}, err
 	}
-	if p.Queue > 0 { // pc has its shares, but the fits say more
+	if p.Queue > 0 { // pc has its shares, but the fits are more accurate
 		return q.candidate(KindQueue, p, q.queueFlow(p)), nil
 	}
 	mean := 0.0 // samples of a gradient
@@ -145,7 +143,7 @@ func kindOf(p modes.Plan) string {
 // Rate is the samples that a candidate applies in a second.
 func (c Candidate) Rate() float64 { return c.applied / c.Interval.Seconds() }
 
-// CostUnder is what c costs in seconds if f says what updates are worth; infinite if f is not valid.
+// CostUnder is the cost of c in seconds with the noise and the staleness of f; infinite if f is not valid.
 func (c Candidate) CostUnder(f Forecast) float64 {
 	p, err := f.problem()
 	if err != nil {
@@ -154,7 +152,7 @@ func (c Candidate) CostUnder(f Forecast) float64 {
 	return p.cost(c.flow)
 }
 
-// Scaled is c where all its updates come at rate times the speed at which they were priced.
+// Scaled is c with all its updates at rate times the priced speed.
 func (c Candidate) Scaled(rate float64) Candidate {
 	c.flow.rate, c.flow.updates = c.flow.rate*rate, c.flow.updates*rate
 	c.Interval, c.Cost = Seconds(c.Interval.Seconds()/rate), Seconds(c.Cost.Seconds()/rate)

@@ -7,25 +7,22 @@ import (
 	"star/modes"
 )
 
-// Decision is a plan, what it is expected to cost (see [Candidate]), and the reason in one
-// line.
+// Decision is a plan, its expected cost (see [Candidate]), and the reason in one line.
 type Decision struct {
 	Plan modes.Plan
 	Cost time.Duration
 	Why  string
 
-	// Gain is the part of the present plan's cost that it saves, where the decision is that of
-	// package auto.
+	// Gain is the fraction of the present plan's cost that it saves, in decisions of package auto.
 	Gain float64
 }
 
-// Decider chooses a plan. It keeps nothing of the Forecast.
+// Decider chooses a plan. It keeps no reference to the Forecast.
 type Decider interface {
 	Decide(f Forecast) (Decision, error)
 }
 
-// Cheapest is the Decider that takes the candidate of the lowest cost, the global minimum
-// of [Candidates].
+// Cheapest is the Decider that takes the candidate of the lowest cost, the global minimum of [Candidates].
 type Cheapest struct{}
 
 // Decide implements [Decider].
@@ -54,8 +51,8 @@ func (p *problem) ssgdCost() time.Duration {
 	return Seconds(p.cost(p.undropped(p.B/t, 1/t, p.B, float64(len(p.t)))))
 }
 
-// why says why c: which worker is slow, and what c brings. It says ratios only: a cost is a time multiplied by (1 + φ/B), and of a job
-// of seconds whose gradients are noisy that is hours, which no clock shows.
+// Why is the reason for c: the slow worker, and the gain of c. It has ratios only: a cost is a time multiplied by
+// (1 + φ/B), so with noisy gradients the cost of a job of seconds is hours, which no clock shows.
 func (f *Forecast) Why(c Candidate, ssgd time.Duration) string {
 	slow, most, least := -1, time.Duration(0), time.Duration(0)
 	for w, t := range f.Times {

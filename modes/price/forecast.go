@@ -10,120 +10,114 @@ import (
 	"star/modes"
 )
 
-// Forecast is what a decision is made from: how long iterations will take, and what
-// updates are worth.
+// Forecast is the input of a decision: the times of iterations, and the worth of updates.
 type Forecast struct {
-	// Times is how long an iteration of each worker takes, by rank, from its release
-	// to its arrival, without waiting for others, with the samples that it has now. Zero:
-	// the worker is gone.
+	// Times is the time of an iteration of each worker, by rank, from its release to its arrival, without waiting for
+	// others, with its present share. Zero: the worker has left.
 	Times []time.Duration
 
-	// Batch is an equal share of the round, in samples. Shares are those of now; nil:
-	// all are equal.
+	// Batch is an equal share of the round, in samples. Shares are the present ones; nil: all are equal.
 	Batch  int
 	Shares []int
 
 	// Noise is the gradient noise scale φ in samples (package pgns).
 	Noise float64
 
-	// Rate is θ: the learning rate as a part of the one that would be best for SSGD. It
-	// is the price of staleness: see [RateOfDrift]. Zero means [PriorRate].
+	// Rate is θ: the learning rate relative to the best one for SSGD. It is the price of staleness: see
+	// [RateOfDrift]. Zero means [PriorRate].
 	Rate float64
 
-	// Steepness is ν, what the optimiser's memory has it bear: see [Steepness]. Zero: it has none.
+	// Steepness is ν of the optimiser's memory: see [Steepness]. Zero: it has no memory.
 	Steepness float64
 
-	// Velocities is the momentum of a job whose workers have a velocity each: directions are less noisy than gradients then (36). Zero: they have none.
+	// Velocities is the momentum of a job in which each worker has a velocity: directions are less noisy than
+	// gradients then (36). Zero: they have none.
 	Velocities float64
 
-	// Fits is what iterations take by their samples, by rank, where that was measured.
-	// Nil, or a fit that is zero: [SplitPrior] of the time is fixed.
+	// Fits is the time of an iteration as a function of its samples, by rank, where it was measured. Nil, or a fit that
+	// is zero: [SplitPrior] of the time is fixed.
 	Fits []Fit
 
-	// MaxShare bounds what one worker may be given, in samples; zero means twice Batch.
+	// MaxShare is the maximum share of one worker, in samples; zero means twice Batch.
 	MaxShare int
 
-	// Ring says that there are no parameter servers: only plans of one ring can run.
+	// Ring: there are no parameter servers, so only plans of one ring can run.
 	Ring bool
 
 	// RiderWait is how long a ring waits for riders.
 	RiderWait time.Duration
 
-	// LinkBytes and LinkRate are the size of a gradient and what the servers' links carry,
-	// in and out together, in bytes per second. Zero: not known, and then trees are not
-	// candidates.
+	// LinkBytes and LinkRate are the size of a gradient and the capacity of the servers' links, in and out together, in
+	// bytes per second. Zero: unknown, and then trees are not candidates.
 	LinkBytes int64
 	LinkRate  float64
 
-	// Queue is into how many parts a share may be cut for a queue of samples (Plan.Queue). Zero: a queue is no candidate.
+	// Queue is the number of parts of a share in a queue of samples (Plan.Queue). Zero: a queue is not a candidate.
 	Queue int
 
-	// Parts says that Fits have what a part costs by itself: then a half, a quarter and so on of Queue are candidates, too. What is not known cannot be weighed, and is taken for nothing.
+	// Parts: Fits have the cost of a part (Fit.Part). Then a half, a quarter and so on of Queue are candidates, too.
+	// Without it that cost counts as zero.
 	Parts bool
 
-	// Local is how many steps workers may make by themselves between two exchanges (Plan.Local), at most. Below 2 local steps are no candidate.
+	// Local is the maximum number of local steps between two exchanges (Plan.Local). Below 2 local steps are not a
+	// candidate.
 	Local int
 
-	// Phase is how much of the job is done, 0 to 1. Only a learned decider looks at it.
+	// Phase is the completed fraction of the job, 0 to 1. Only a learned decider uses it.
 	Phase float64
 }
 
-// Fit is how the time of an iteration depends on its samples b: Fixed + PerSample·b, in
-// seconds, if they are computed in one part. Fixed is communication and overhead. Part, of Fixed, is what each further part takes as well.
+// Fit is the time of an iteration as a function of its samples b: Fixed + PerSample·b, in seconds, if they are computed
+// in one part. Fixed is communication and overhead. Part, which is included in Fixed, is the cost of each further part.
 type Fit struct{ Fixed, PerSample, Part float64 }
 
 const (
-	// PriorRate is θ where staleness was not measured. It is a guess, of what is seen on
-	// quadratics whose curvatures lie orders of magnitude apart: progress is made where
-	// the curvature is small, and a rate that the largest curvature allows is far from the
-	// best one there (TestCostIsSeen). Three networks at the best rates of SSGD need 5 to 6 %
-	// more samples with ASGD, which is as much (docs/theory.md, Price).
+	// PriorRate is θ where staleness was not measured. It is a guess, from quadratics with curvatures that are
+	// orders of magnitude apart: progress is made where the curvature is small, and a rate that the largest
+	// curvature allows is far from the best one there (TestCostIsSeen). Three networks at the best rates of SSGD
+	// need 5 to 6 % more samples with ASGD, which agrees (docs/theory.md, Price).
 	PriorRate = 0.1
 
-	// CautiousRate is θ for leaving SSGD where staleness was not measured: what ASGD
-	// costs a network that is trained at the best rate of SSGD, at most (about a tenth more
-	// samples: docs/theory.md, Price).
+	// CautiousRate is θ for leaving SSGD where staleness was not measured: the greatest cost of ASGD for a network that
+	// is trained at the best rate of SSGD (about a tenth more samples: docs/theory.md, Price).
 	CautiousRate = 0.2
 
-	// minRate and maxRate bound θ: below, staleness would be free; above, SSGD itself
-	// would be beyond its best rate.
+	// MinRate and MaxRate bound θ: below, staleness would be free; above, SSGD itself would be beyond its best rate.
 	MinRate, MaxRate = 0.02, 1
 
-	// measuredRate is the most that a measured drift can make θ. The scatter of gradients shows the steepest
-	// directions, progress is made in the others: what SSGD's own best rate, θ = 1 by (24), really costs
-	// asynchronous updates of a network is what (24) says of θ = 0.19 (docs/theory.md).
+	// measuredRate is the maximum θ of a measured drift. The scatter of gradients shows the steepest directions, and
+	// progress is made in the others: the cost of asynchronous updates at SSGD's own best rate, θ = 1 by (24), is for a
+	// network what (24) gives for θ = 0.19 (docs/theory.md).
 	measuredRate = 0.35
 
-	// SplitPrior is the part of an iteration that does not depend on its samples, where
-	// nothing was measured. It is a guess too.
+	// SplitPrior is the fraction of an iteration that does not depend on its samples, where it was not measured.
+	// It is a guess too.
 	SplitPrior = 0.5
 
-	// GuessCharge is what the cost of shares that rest on that guess is multiplied by, so
-	// that they are chosen only where they promise much.
+	// GuessCharge multiplies the cost of shares that rest on that guess, so that they are chosen only for a large gain.
 	GuessCharge = 1.05
 
-	// minShare is the least part of an equal share that a worker is given: of fewer samples its time says
-	// little about what more would take.
+	// minShare is the least share of a worker, relative to an equal one: the time of fewer samples says little
+	// about the time of more.
 	minShare = 1. / 8
 
-	// floor is the least part of SSGD's progress per sample that a mode can have.
+	// floor is the least progress per sample of a mode, relative to SSGD.
 	floor = 0.05
 )
 
-// RateOfDrift is θ of a measured drift e: the part of itself by which the exact gradient
-// changes while one round of samples is applied. A quadratic of curvature h has e = η·h,
-// and the best η for noisy gradients is 1/(h·(1 + φ/B)) (McCandlish et al.
-// 2018), so θ = e·(1 + φ/B), within bounds: at most 0.35, for a network has many curvatures
-// and the drift is that of the largest.
+// RateOfDrift is θ of a measured drift e: the relative change of the exact gradient while one round of samples is
+// applied. A quadratic of curvature h has e = η·h, and the best η for noisy gradients is 1/(h·(1 + φ/B)) (McCandlish et
+// al. 2018), so θ = e·(1 + φ/B), within bounds: at most 0.35, because a network has many curvatures and the drift is
+// that of the largest.
 func RateOfDrift(drift, noise float64, round int) float64 {
 	return min(max(drift*(1+noise/float64(round)), MinRate), measuredRate)
 }
 
-// problem is a Forecast that was checked, in the order of speed and in seconds.
+// problem is a checked Forecast, in order of speed and in seconds.
 type problem struct {
 	f       *Forecast
 	n       int           // workers of the job
-	ws      []star.Worker // living, fastest first
+	ws      []star.Worker // live ones, fastest first
 	t       []float64     // of an equal share
 	byRank  []float64     // t in order of rank
 	gone    []star.Worker
@@ -134,9 +128,9 @@ type problem struct {
 	Price
 }
 
-var errNobody = errors.New("price: a forecast without a living worker")
+var errNoWorkers = errors.New("price: a forecast without a live worker")
 
-// problem checks f and puts it in order.
+// problem checks and sorts f.
 func (f *Forecast) problem() (*problem, error) {
 	n := len(f.Times)
 	if err := worthless(f.Noise, f.Rate, f.Steepness); err != nil {
@@ -146,7 +140,7 @@ func (f *Forecast) problem() (*problem, error) {
 	case f.Batch < 1 || f.Batch > modes.MaxBatch:
 		return nil, fmt.Errorf("price: a forecast with a batch of %d samples: want 1 to %d", f.Batch, modes.MaxBatch)
 	case f.MaxShare < 0 || f.MaxShare > 2*modes.MaxBatch:
-		return nil, fmt.Errorf("price: a forecast whose workers have at most %d samples: want 1 to %d", f.MaxShare, 2*modes.MaxBatch)
+		return nil, fmt.Errorf("price: a forecast with at most %d samples of a worker: want 1 to %d", f.MaxShare, 2*modes.MaxBatch)
 	case f.Shares != nil && len(f.Shares) != n || f.Fits != nil && len(f.Fits) != n:
 		return nil, fmt.Errorf("price: a forecast of %d times, %d shares and %d fits: want one of each for every worker, or none", n, len(f.Shares), len(f.Fits))
 	case f.Queue < 0 || f.Queue > modes.MaxQueue:
@@ -175,7 +169,7 @@ func (f *Forecast) problem() (*problem, error) {
 		if f.Fits != nil && f.Fits[w] != (Fit{}) {
 			g := f.Fits[w]
 			if !(g.Fixed >= 0 && g.PerSample >= 0 && g.Part >= 0 && g.Part <= g.Fixed) || math.IsInf(g.Fixed+g.PerSample, 0) {
-				return nil, fmt.Errorf("price: worker %d: fit %+v is not of positive numbers, or a part takes more than what is fixed", w, g)
+				return nil, fmt.Errorf("price: worker %d: fit %+v has a negative number, or a part takes more than the fixed time", w, g)
 			}
 			// The forecast's time counts; the fit says how it splits.
 			if sum := g.Fixed + g.PerSample*b; sum > 0 {
@@ -188,9 +182,9 @@ func (f *Forecast) problem() (*problem, error) {
 		p.guess = append(p.guess, guess)
 	}
 	if len(p.ws) == 0 {
-		return nil, errNobody
+		return nil, errNoWorkers
 	}
-	p.byRank = p.t // sort makes another
+	p.byRank = p.t // sort allocates another
 	p.sort()
 	p.Price = priceOf(p.b*float64(len(p.ws)), f.Noise, f.Rate, f.Steepness, f.Velocities)
 	for _, t := range p.t {
@@ -213,14 +207,14 @@ func (p *problem) sort() {
 	}
 }
 
-// flow is how a plan runs, for what it is worth.
+// flow is the speed and the staleness of a plan, from which its cost follows.
 type flow struct {
 	rate    float64 // samples applied per second
 	updates float64 // per second
 	own     float64 // mean size of the update that a sample is in: E S²/E S
-	behind  float64 // mean rounds applied between reading and applying, of a sample
+	behind  float64 // mean rounds of samples applied between reading and applying, of a sample
 	stale   float64 // the same in updates, of a gradient
-	local   int     // steps that workers make by themselves between two updates
+	local   int     // local steps of a worker between two updates
 }
 
 // cost of a plan, in seconds: see [Candidate].
@@ -228,8 +222,8 @@ func (p *problem) cost(f flow) float64 {
 	return p.unit * p.strain(f.behind) / (f.rate * p.kept(f.own, f.behind) * p.together(f.local, len(p.ws)))
 }
 
-// undropped is the flow of a plan that drops nothing. Samples that were applied while a
-// worker computed add up to all that are not in its own updates, so behind follows from own.
+// undropped is the flow of a plan that drops nothing. The samples that are applied while a worker computes are all
+// those that are not in its own updates, so behind follows from own.
 func (p *problem) undropped(rate, updates, own, gradients float64) flow {
 	return flow{rate: rate, updates: updates, own: own, behind: 1 - own/p.B, stale: float64(len(p.ws))/gradients - 1}
 }

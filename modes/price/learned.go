@@ -17,31 +17,32 @@ import (
 	"star/modes"
 )
 
-// Learned is a Decider that has learned what plans cost: a regression of the logarithm of a
-// candidate's cost, relative to SSGD's, on its price by [Candidates], on the times, φ/B, the number of
-// workers and the phase. It takes the candidate of the lowest expected cost. Where a forecast is outside
-// what it was trained on, it decides as [Cheapest] and says so. Make one with [Learn] or [ParseLearned].
+// Learned is a Decider that has learned the cost of plans: a regression of the logarithm of a candidate's cost,
+// relative to SSGD's, on its price by [Candidates], on the times, φ/B, the number of workers and the phase. It takes
+// the candidate of the lowest expected cost. Where a forecast is outside its training data, it decides as [Cheapest]
+// and says so. Make one with [Learn] or [ParseLearned].
 type Learned struct {
 	Weights []float64 // of standardised features; the last one is the constant
 	Mean    []float64 // of features, in training
 	Scale   []float64 // their standard deviations
 	Low     []float64 // their least values
 	High    []float64 // their greatest
-	Samples int       // that it was trained on
+	Samples int       // number of lessons
 }
 
-// Lesson is what a plan cost in fact.
+// Lesson is the measured cost of a plan.
 type Lesson struct {
 	Forecast Forecast
 	Plan     modes.Plan
-	Ratio    float64 // of its cost to that of SSGD
+	Ratio    float64 // its cost relative to that of SSGD
 }
 
-// features of a candidate of p; their number does not depend on the number of workers.
+// features are those of a candidate of p; their number does not depend on the number of workers.
 func (p *problem) features(c Candidate) []float64 {
 	n := len(p.t)
 	at := func(q float64) float64 { return math.Log(p.t[int(q*float64(n-1)+0.5)] / p.t[0]) }
-	price := math.Log(c.Cost.Seconds() / p.strain(c.flow.behind) / p.ssgdCost().Seconds()) // what momentum adds is not learned
+	// Momentum's part is not learned.
+	price := math.Log(c.Cost.Seconds() / p.strain(c.flow.behind) / p.ssgdCost().Seconds())
 	rate := math.Log(c.Rate() * p.t[n-1] / p.B)
 	size := math.Log(c.Samples / p.B)
 	noise := math.Log1p(p.y)
@@ -58,9 +59,8 @@ func (p *problem) features(c Candidate) []float64 {
 	}
 }
 
-// Learn fits a Learned to lessons by ridge regression (Hoerl, Kennard 1970): least squares of
-// the logarithms of ratios, with the squares of the weights of standardised features, times ridge, added.
-// ridge is positive; 1 is a fair choice.
+// Learn fits a Learned to lessons by ridge regression (Hoerl, Kennard 1970): least squares of the logarithms of ratios,
+// plus ridge times the squares of the weights of standardised features. ridge is positive; 1 is a good start.
 func Learn(lessons []Lesson, ridge float64) (*Learned, error) {
 	if !(ridge > 0) || math.IsInf(ridge, 1) {
 		return nil, fmt.Errorf("price: learn with ridge %v: want a positive number", ridge)
@@ -82,7 +82,7 @@ func Learn(lessons []Lesson, ridge float64) (*Learned, error) {
 		xs, ys = append(xs, p.features(c)), append(ys, math.Log(l.Ratio/p.strain(c.flow.behind)))
 	}
 	if len(xs) == 0 {
-		return nil, errors.New("price: nothing to learn from: no lessons")
+		return nil, errors.New("price: no lessons to learn from")
 	}
 	k, m := len(xs[0]), float64(len(xs))
 	if len(xs) < 4*k {
@@ -152,16 +152,16 @@ func (d *Learned) ratio(x []float64) float64 {
 	return math.Exp(y)
 }
 
-// forecastFeatures are those that all candidates of a forecast share.
+// firstShared to lastShared are the features that all candidates of a forecast share.
 const firstShared, lastShared = 3, 9
 
 var featureNames = [...]string{firstShared: "noise scale", "quartile of times", "median of times", "third quartile of times", "slowest time", "workers", "phase"}
 
-// outside names the feature of a forecast that no lesson was like, or is empty.
+// outside names the feature of a forecast that is outside the range of all lessons; empty: it is inside.
 func (d *Learned) outside(x []float64) string {
 	for j := firstShared; j <= lastShared; j++ {
 		if j == lastShared && d.High[j] == d.Low[j] {
-			continue // lessons of whole runs have no phase: they are of all of them
+			continue // lessons of whole runs have no phase
 		}
 		slack := 0.02*(d.High[j]-d.Low[j]) + 1e-9
 		if x[j] < d.Low[j]-slack || x[j] > d.High[j]+slack {
@@ -190,8 +190,8 @@ func (d *Learned) Decide(f Forecast) (Decision, error) {
 	return Decision{Plan: c.Plan, Cost: cost, Why: "learned: " + f.Why(Candidate{Kind: c.Kind, Plan: c.Plan, Cost: cost}, p.ssgdCost())}, nil
 }
 
-// Choose is Decide among the candidates that ok says yes to; nil: all. It returns the expected
-// cost relative to SSGD, or why it does not know.
+// Choose is Decide among the candidates for which ok is true; nil: all. It returns the expected cost relative to SSGD,
+// or the reason why it is unknown.
 func (d *Learned) Choose(f Forecast, ok func(Candidate) bool) (best Candidate, ratio float64, why string, err error) {
 	p, err := f.problem()
 	if err != nil {
@@ -216,7 +216,7 @@ func (d *Learned) Choose(f Forecast, ok func(Candidate) bool) (best Candidate, r
 	return best, ratio, "", nil
 }
 
-// ErrLearned is in the error of a text that is no learned decider, or a damaged one.
+// ErrLearned is in the error of a text that is not a learned decider, or a damaged one.
 var ErrLearned = errors.New("not a learned decider")
 
 // learnedHead is the first line of a decider's file.
@@ -226,7 +226,7 @@ type learnedHead struct {
 	SHA256  string `json:"sha256"` // of the second line, without its end
 }
 
-// AppendTo appends d as two lines of JSON: a head with the checksum, and what was learned.
+// AppendTo appends d as two lines of JSON: a head with the checksum, and the weights.
 func (d *Learned) AppendTo(dst []byte) ([]byte, error) {
 	body, err := json.Marshal(d)
 	if err != nil {
@@ -240,10 +240,10 @@ func (d *Learned) AppendTo(dst []byte) ([]byte, error) {
 	return slices.Concat(dst, head, []byte("\n"), body, []byte("\n")), nil
 }
 
-// ParseLearned reads what AppendTo wrote. Errors are ErrLearned.
+// ParseLearned reads the output of AppendTo. Errors are ErrLearned.
 func ParseLearned(text []byte) (*Learned, error) {
 	bad := func(format string, args ...any) (*Learned, error) {
-		return nil, fmt.Errorf("%w: %s; train it anew with star decider train", ErrLearned, fmt.Sprintf(format, args...))
+		return nil, fmt.Errorf("%w: %s; train it again with star decider train", ErrLearned, fmt.Sprintf(format, args...))
 	}
 	first, body, _ := bytes.Cut(text, []byte("\n"))
 	body = bytes.TrimSuffix(body, []byte("\n"))
@@ -281,8 +281,8 @@ func ParseLearned(text []byte) (*Learned, error) {
 	return d, nil
 }
 
-// priceAny is Of for any plan of the job, also where workers are gone, at the speed of a
-// candidate where it has the form of one.
+// priceAny is Of for any plan of the job, also with workers that have left, at the speed of a candidate where the plan
+// has the form of one.
 func priceAny(p modes.Plan, f Forecast) (Candidate, error) {
 	q, err := f.problem()
 	if err != nil {
@@ -320,8 +320,8 @@ func priceAny(p modes.Plan, f Forecast) (Candidate, error) {
 	return Of(small, g)
 }
 
-// without is p for the workers that are left, with new ranks. Groups without workers
-// are dropped, and their riders make updates alone.
+// without is p for the live workers, with new ranks. Groups without workers are dropped, and their riders make updates
+// alone.
 func without(p modes.Plan, gone []star.Worker, n int) modes.Plan {
 	to := make([]star.Worker, n)
 	k := star.Worker(0)

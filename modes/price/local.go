@@ -5,12 +5,15 @@ import (
 	"star/modes"
 )
 
-// dominates is the part of an iteration from which on what does not depend on its samples is more than what does.
+// dominates is the fraction of an iteration from which on the part that does not depend on its samples is the larger
+// one.
 const dominates = 0.5
 
-// together is what is left of the worth of samples that are computed in steps of each worker's own, so many between two exchanges. After k of them the parameters of a worker are apart from the mean of all by
-// the noise of its own gradients, a walk whose squared length is η²·k·trΣ/b·(1 − 1/N), and its gradient differs from the one that is wanted, squared and as a part of it, by v²·k·(φ/b)·(1 − 1/N). An update shrinks by the mean of that
-// over k = 0 … H − 1 (as in the analysis of Stich 2019, with terms of its own; equation 38 of docs/theory.md).
+// together is the relative worth of samples in local steps, steps of them between two exchanges. After k steps the
+// parameters of a worker differ from the mean of all by the noise of its own gradients, a walk with the squared length
+// η²·k·trΣ/b·(1 − 1/N). Its gradient then differs from the exact one, squared and relatively, by v²·k·(φ/b)·(1 − 1/N).
+// An update shrinks by the mean of that over k = 0 … H − 1 (as in the analysis of Stich 2019, with terms of our own;
+// equation 38 of docs/theory.md).
 func (p Price) together(steps, workers int) float64 {
 	if steps < 2 {
 		return 1
@@ -19,12 +22,14 @@ func (p Price) together(steps, workers int) float64 {
 	return max(1-apart, floor)
 }
 
-// localFlow is the flow of a plan with local steps where everybody always takes the same time (equation 37): the steps of all, and one exchange.
+// localFlow is the flow of a plan with local steps if each worker always takes the same time (equation 37): all steps,
+// and one exchange.
 func (q *problem) localFlow(p modes.Plan) flow {
 	return q.playLocal(p, 1, func(i int, _ star.Worker, _ int) float64 { return q.t[i] })
 }
 
-// replayLocal is the flow of p over h. The k-th round is of everybody's next iterations: what in each of them is computed, and what the last one takes beside that.
+// replayLocal is the flow of p over h. The k-th round is the next iterations of all workers: their computing time, and
+// the rest of the last one.
 func (q *problem) replayLocal(p modes.Plan, h History) flow {
 	longest := Remembered
 	for _, w := range q.ws {
@@ -36,7 +41,7 @@ func (q *problem) replayLocal(p modes.Plan, h History) flow {
 	return q.playLocal(p, longest, func(_ int, w star.Worker, k int) float64 { return h[w][k%len(h[w])].Seconds() })
 }
 
-// playLocal plays so many rounds of p, in which iteration k of the worker in place i takes times(i, w, k) with an equal share.
+// playLocal plays rounds of p, in which iteration k of the worker in place i takes times(i, w, k) with an equal share.
 func (q *problem) playLocal(p modes.Plan, rounds int, times func(i int, w star.Worker, k int) float64) flow {
 	took, total := 0.0, 0.0
 	for _, w := range q.ws {
@@ -60,7 +65,7 @@ func (q *problem) playLocal(p modes.Plan, rounds int, times func(i int, w star.W
 	return flow{rate: total * float64(p.Local) * f, updates: f, own: total, local: p.Local}
 }
 
-// local prices steps of the workers' own, 2, 4, … of them between two exchanges, where exchanges are measured and take most of an iteration.
+// local prices 2, 4, … local steps between two exchanges, if exchanges were measured and take most of an iteration.
 func (s *search) local() {
 	if s.f.Local < 2 || len(s.ws) < 2 {
 		return

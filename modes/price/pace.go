@@ -9,7 +9,7 @@ import (
 	"star/modes"
 )
 
-// Pace is how a plan runs when every worker always takes the same time.
+// Pace is the speed of a plan if every worker always takes the same time.
 type Pace struct {
 	// Interval is the mean time from one update to the next.
 	Interval time.Duration
@@ -17,8 +17,7 @@ type Pace struct {
 	// Gradients is the mean number of gradients in an update.
 	Gradients float64
 
-	// Shares is each worker's part of the gradients that were applied, by rank.
-	// They add up to 1.
+	// Shares is each worker's fraction of the applied gradients, by rank. They add up to 1.
 	Shares []float64
 
 	// Staleness is the mean, over the gradients applied, of the updates between
@@ -29,36 +28,33 @@ type Pace struct {
 	// than Gradients where updates are of different sizes.
 	Spread float64
 
-	// Dropped is the part of all gradients computed that were thrown away.
+	// Dropped is the fraction of all computed gradients that were dropped.
 	Dropped float64
 }
 
 // MaxTime is the longest iteration that is priced: sums of them must fit into a Duration.
 const MaxTime = 100 * 24 * time.Hour
 
-// PaceOf is the pace of p in the long run, when an iteration of worker w, from
-// its release to its arrival, takes times[w].
+// PaceOf is the pace of p in the long run, when an iteration of worker w, from its release to its arrival, takes
+// times[w].
 //
-// A group that waits for all its members, and whose members wait for nobody
-// else, fires every max τ. A group of quorum 1 fires with every arrival; one of another
-// quorum is played until its rhythm recurs (type rhythm). Groups
-// run side by side, so their rates f_g add up:
+// A group that waits for all its members fires every max τ, if they are in no other group. A group of quorum 1 fires
+// with every arrival; one of another quorum is played until its rhythm recurs (type rhythm). Groups run side by side,
+// so their rates f_g add up:
 //
 //	I = 1 / Σ f_g,    f_g = 1/max τ   or   f_g = Σ 1/τ   or   f_g of the rhythm
 //
-// Where groups are of these kinds that is exact. In a tree workers wait for the
-// others of their report, so it counts as one arrival of several gradients; the time that
-// sending takes is not in it. For all others the
-// [modes.Barrier] itself is run in virtual time (see [Simulate]) until 2¹⁴ gradients have come and
-// the slowest worker's 50 times, or 2¹⁸ gradients have. Gradients that arrive at the same instant are taken by rank;
-// where times are equal that choice can move the interval by a few percent.
+// For groups of these kinds that is exact. In a tree workers wait for the others of their report, so it counts as one
+// arrival of several gradients; sending times are not included. For all others the [modes.Barrier] itself runs in
+// virtual time (see [Simulate]) until 2¹⁴ gradients have arrived and the slowest worker's 50 times, or 2¹⁸ gradients
+// have. Gradients that arrive at the same time are taken by rank; with equal times that choice can move the interval
+// by a few percent.
 //
-// A queue is played for a round (type queue), times being all of computing.
+// A queue is played for a round (type queue), with times of computing only.
 //
-// Since a worker always computes or waits, the versions that pass during all
-// iterations of N workers are N per update, whatever the plan; with G gradients
-// in an update and none dropped, the mean staleness is N/G − 1. These are
-// equations 5 to 7 and 9 of docs/theory.md.
+// A worker always computes or waits, so the versions that pass during all iterations of N workers are N per update, for
+// every plan; with G gradients in an update and none dropped, the mean staleness is N/G − 1. These are equations 5 to 7
+// and 9 of docs/theory.md.
 func PaceOf(p modes.Plan, times []time.Duration) (Pace, error) {
 	if err := checkTimes(p, times); err != nil {
 		return Pace{}, err
@@ -71,18 +67,19 @@ func PaceOf(p modes.Plan, times []time.Duration) (Pace, error) {
 		slowest = max(slowest, t)
 	}
 	const least, most = 1 << 14, 1 << 18
-	warmUp := min(1000, int(farthest/8/slowest)) // an update takes no more than twice the slowest: what is late is thrown away
+	// An update takes at most twice the slowest: late gradients are dropped.
+	warmUp := min(1000, int(farthest/8/slowest))
 	return simulate(p, times, warmUp, func(_, arrivals int, elapsed time.Duration) bool {
 		return arrivals >= least && elapsed >= 50*slowest || arrivals >= most || elapsed >= farthest/2
 	})
 }
 
-// mostUpdates are those that Simulate plays at most: some minutes.
+// mostUpdates is the maximum for Simulate: some minutes.
 const mostUpdates = 1e9
 
-// Simulate runs the Barrier in virtual time, from all workers starting at once,
-// and returns the means over the given number of updates after the first skip. It is an
-// error if they are more than a billion, or do not fit into a time.Duration.
+// Simulate runs the Barrier in virtual time, with all workers starting at once, and returns the means over the given
+// number of updates after the first skip. More than a billion updates, or more time than a time.Duration holds, is an
+// error.
 func Simulate(p modes.Plan, times []time.Duration, skip, updates int) (Pace, error) {
 	if err := checkTimes(p, times); err != nil {
 		return Pace{}, err
@@ -139,7 +136,7 @@ func closedForm(p modes.Plan, times []time.Duration) (Pace, bool) {
 			continue
 		}
 		if !all {
-			members := slices.Sorted(slices.Values(g.Members)) // what meets is taken by rank
+			members := slices.Sorted(slices.Values(g.Members)) // simultaneous arrivals are taken by rank
 			var own []time.Duration
 			for _, w := range members {
 				own = append(own, times[w])
@@ -180,8 +177,8 @@ func closedForm(p modes.Plan, times []time.Duration) (Pace, bool) {
 	}, true
 }
 
-// simulate measures from the update number skip (0: the start) to the first
-// update at which done is true of the updates, arrivals and time since then.
+// simulate measures from update number skip (0: the start) to the first update for which done is true of the updates,
+// arrivals and time since then.
 func simulate(p modes.Plan, times []time.Duration, skip int, done func(updates, arrivals int, elapsed time.Duration) bool) (Pace, error) {
 	n := len(times)
 	b := modes.NewBarrier(p, n, 0)
@@ -191,8 +188,8 @@ func simulate(p modes.Plan, times []time.Duration, skip int, done func(updates, 
 	}
 	basis := make([]int64, n)  // version of each worker's last release
 	counts := make([]int64, n) // gradients applied, since start
-	// With a tree, a report is there when the last worker in it is: who has arrived, by
-	// the top of the tree, and how many are in it.
+	// With a tree, a report arrives with its last worker. By the top of the tree: the workers that have arrived,
+	// and the size of the report.
 	top := roots(p)
 	report := make([][]star.Worker, n)
 	size := make([]int, n)
@@ -205,7 +202,7 @@ func simulate(p modes.Plan, times []time.Duration, skip int, done func(updates, 
 	for {
 		e := q.next()
 		if e.at > farthest {
-			return Pace{}, fmt.Errorf("price: simulate: after %d updates %v have passed, and more does not fit: want fewer updates, or shorter iterations", skipped+updates, e.at)
+			return Pace{}, fmt.Errorf("price: simulate: after %d updates %v have passed, which is the limit: want fewer updates, or shorter iterations", skipped+updates, e.at)
 		}
 		measuring := skipped == skip
 		if measuring {
@@ -277,8 +274,7 @@ func (e event) before(f event) bool {
 	return e.at < f.at || e.at == f.at && e.worker < f.worker
 }
 
-// agenda is a binary heap of events, the next one first. container/heap would
-// allocate for every one of them.
+// agenda is a binary heap of events, the next one first. container/heap would allocate memory for every one of them.
 type agenda []event
 
 func (q *agenda) add(e event) {
@@ -306,7 +302,7 @@ func (q *agenda) next() event {
 	return first
 }
 
-// replace puts e in the place of the first.
+// replace replaces the first event by e.
 func (q agenda) replace(e event) {
 	i := 0
 	for {
@@ -326,8 +322,7 @@ func (q agenda) replace(e event) {
 	q[i] = e
 }
 
-// roots are the ends of every worker's way up; nil if no worker has a parent. The
-// tree must have no cycle.
+// roots are the tops of the trees, by worker; nil if no worker has a parent. The tree must have no cycle.
 func roots(p modes.Plan) []star.Worker {
 	if !p.HasTree() {
 		return nil

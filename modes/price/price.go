@@ -5,13 +5,13 @@ import (
 	"math"
 )
 
-// Price is what samples are worth to a job, by equations 22 to 25 and 31 of docs/theory.md: the one price that candidates, the controller and what is asked of
-// recorded runs go by. Make one with [New].
+// Price is the worth of samples to a job, by equations 22 to 25 and 31 of docs/theory.md. Candidates, the controller
+// and the analysis of recorded runs all use it. Make one with [New].
 type Price struct {
 	B, φ, y, e float64 // samples of a round; noise scale; φ/B; θ/(1 + φ/B)
 	ν          float64 // steepness
 	walk       float64 // v²·φ/B of (38), of gradients as they are
-	unit       float64 // what one unit of cost takes at SSGD's efficiency
+	unit       float64 // time of one unit of cost at SSGD's efficiency
 	best       float64 // efficiency of SSGD
 }
 
@@ -26,7 +26,7 @@ func New(round int, noise, rate, steepness float64) (Price, error) {
 	return priceOf(float64(round), noise, rate, steepness, 0), nil
 }
 
-// worthless names what no price can be made of.
+// worthless returns an error for numbers that have no price.
 func worthless(noise, rate, steepness float64) error {
 	switch {
 	case !(noise >= 0) || math.IsInf(noise, 1):
@@ -39,12 +39,12 @@ func worthless(noise, rate, steepness float64) error {
 	return nil
 }
 
-// priceOf is NewPrice where each worker has a velocity of momentum μ; 0: none has.
+// priceOf is New with velocities of momentum μ in each worker; 0: they have none.
 func priceOf(round, noise, θ, ν, μ float64) Price {
 	if θ == 0 {
 		θ = PriorRate
 	}
-	// What is measured of stale gradients says little of how far workers go apart by themselves.
+	// Measurements of stale gradients say little of how far workers drift apart.
 	v, seen := max(θ, CautiousRate)/(1+noise/round), seenNoise(noise, μ)
 	p := Price{B: round, φ: seen, y: seen / round, ν: ν, walk: v * v * noise / round}
 	p.e = θ / (1 + p.y)
@@ -53,13 +53,16 @@ func priceOf(round, noise, θ, ν, μ float64) Price {
 	return p
 }
 
-// kept is the bracket of (24): what is left of a gradient's worth in updates of so many samples, own, that were read so many rounds behind.
+// kept is the bracket of (24): the relative worth of a gradient in updates of own samples that were read behind rounds
+// before.
 func (p Price) kept(own, behind float64) float64 {
 	return max(1-p.e*((own+p.φ)/(2*p.B)+behind), floor*p.best)
 }
 
-// Worth is the progress of so many samples, in exact updates of SSGD, where the update that a sample is in has own samples on average, and behind rounds of samples
-// were applied between reading and applying. Of plans own is E S²/E S. It is the samples by the cost of a plan that applies one sample in a second; one update of SSGD is worth 1/(1 + φ/B).
+// Worth is the progress of samples, in exact updates of SSGD, where the update that a sample is in has own samples on
+// average, and behind rounds of samples were applied between reading and applying. Of a plan own is E S²/E S. It is the
+// number of samples times the cost of a plan that applies one sample per second; one update of SSGD is worth
+// 1/(1 + φ/B).
 func (p Price) Worth(samples, own, behind float64) float64 {
 	return samples * p.kept(own, behind) / (p.unit * p.strain(behind))
 }

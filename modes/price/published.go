@@ -9,10 +9,9 @@ import (
 	"star/modes"
 )
 
-// Published is the choice of mode as in the public artefact of STAR, with the defects that
-// keep it from running repaired: for comparison. Its interval of x-order is wrong and it knows
-// no staleness; docs/theory.md says more. The rooms that the artefact has for several choices
-// are the fields.
+// Published is the choice of mode of the public artefact of STAR, for comparison, with repairs of the defects that
+// stop it from running. Its interval of x-order is wrong and it ignores staleness; docs/theory.md has details. The
+// fields are the values that the artefact computes for its choices.
 type Published struct {
 	Static  []float64 // T_x for x = 1..N, seconds
 	X       int       // the first descent of T_x, as coded
@@ -29,8 +28,8 @@ type Published struct {
 // wardDistance is the published threshold of clustering.
 const wardDistance = 0.050 // seconds
 
-// Publish makes the published choices for workers with batches of f.Batch and noise scale
-// f.Noise at their total. Shares, fits, staleness and links are not looked at.
+// Publish makes the published choices for workers with batches of f.Batch and noise scale f.Noise at their total. It
+// ignores shares, fits, staleness and links.
 func Publish(f Forecast) (Published, error) {
 	f.Shares, f.Fits = nil, nil
 	p, err := f.problem()
@@ -38,12 +37,12 @@ func Publish(f Forecast) (Published, error) {
 		return Published{}, err
 	}
 	if len(p.gone) > 0 {
-		return Published{}, fmt.Errorf("price: the published heuristic knows of no worker that is gone, such as %d", p.gone[0])
+		return Published{}, fmt.Errorf("price: the published heuristic needs all workers, and worker %d has left", p.gone[0])
 	}
 	n, t := len(p.t), p.t
 	updates := func(x int) float64 { return 1 + p.φ/(float64(x)*p.b) }
-	// t_x goes linearly from t_1 = 1/Σ(1/τ) to t_N = τ_(N), by where τ_(x) is between τ_(1) and
-	// τ_(N). Where all are equal that is 0/0: t_1, but at N.
+	// t_x is linear from t_1 = 1/Σ(1/τ) to t_N = τ_(N), by the position of τ_(x) between τ_(1) and τ_(N). With all
+	// times equal that is 0/0: then it is t_1 for x < N.
 	first := 1 / p.maxRate
 	interval := func(x int) float64 {
 		switch {
@@ -91,8 +90,7 @@ func Publish(f Forecast) (Published, error) {
 	return r, nil
 }
 
-// Decide implements [Decider]: dynamic groups where they are cheaper than static x-order,
-// as was meant.
+// Decide implements [Decider]: dynamic groups where they are cheaper than static x-order, as the artefact intends.
 func (Published) Decide(f Forecast) (Decision, error) {
 	r, err := Publish(f)
 	if err != nil {
@@ -114,10 +112,9 @@ func (Published) Decide(f Forecast) (Decision, error) {
 	return Decision{Plan: modes.XOrder(n, r.X), Cost: Seconds(r.Best), Why: fmt.Sprintf("published: x=%d takes %.3f of the time of groups", r.X, r.Best/r.Dynamic)}, nil
 }
 
-// ward clusters ascending times, in any unit, and returns the ends of the clusters. It merges
-// the two nearest until none are nearer than the threshold; the distance of clusters a and b is
-// Ward's, √(2·n_a·n_b/(n_a + n_b))·|mean_a − mean_b|. In one dimension only neighbours are ever
-// the nearest.
+// ward clusters ascending times, in any unit, and returns the ends of the clusters. It merges the two nearest until no
+// distance is below the threshold; the distance of clusters a and b is Ward's, √(2·n_a·n_b/(n_a + n_b))·|mean_a −
+// mean_b|. In one dimension the nearest clusters are always adjacent.
 func ward(t []float64, threshold float64) []int {
 	ends := make([]int, len(t))
 	means := slices.Clone(t)

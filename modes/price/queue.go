@@ -7,21 +7,22 @@ import (
 	"star/modes"
 )
 
-// queue plays rounds whose samples are taken from a queue (Plan.Queue), by who is through first.
+// queue plays rounds in which workers take samples from a queue (Plan.Queue), in order of the ends of their parts.
 type queue struct {
 	agenda agenda
-	taken  []float64 // samples, by place in the last round
+	taken  []float64 // samples in the last round, by place
 }
 
-// taker is what a worker of a round takes.
+// taker is a worker of a round with a queue.
 type taker struct {
 	size  float64       // samples of a part
-	part  time.Duration // that a part takes
-	fixed time.Duration // that an iteration takes beside its parts
+	part  time.Duration // time of a part
+	fixed time.Duration // time of an iteration beside its parts
 }
 
-// round is how long a round of total samples takes, and how many samples it has: everybody takes a part, and as long as the parts that are taken are fewer than total
-// samples; a worker that finishes one takes the next (equation 34 of docs/theory.md). taken has what each has had.
+// round is the duration of a round of total samples, and its samples: all workers take a part; while the parts taken
+// have fewer than total samples, a worker that finishes one takes the next (equation 34 of docs/theory.md). taken then
+// has the samples of each worker.
 func (q *queue) round(ws []taker, total float64) (lasts time.Duration, samples float64) {
 	q.agenda, q.taken = q.agenda[:0], q.taken[:0]
 	for i, w := range ws {
@@ -44,7 +45,8 @@ func (q *queue) round(ws []taker, total float64) (lasts time.Duration, samples f
 	return lasts, samples
 }
 
-// takers are the living workers under p, in order of rank, where iterations take times[w] in seconds with an equal share. The total is that of a round.
+// takers are the live workers under p, by rank, if iterations take times[w] in seconds with an equal share. total is
+// the samples of a round.
 func (q *problem) takers(p modes.Plan, times func(i int, w star.Worker) float64) (ws []taker, total float64) {
 	for i, w := range q.ws {
 		fit := q.fit[i]
@@ -56,7 +58,7 @@ func (q *problem) takers(p modes.Plan, times func(i int, w star.Worker) float64)
 	return ws, total
 }
 
-// queueFlow is the flow of a plan with a queue where everybody always takes the same time.
+// queueFlow is the flow of a plan with a queue if each worker always takes the same time.
 func (q *problem) queueFlow(p modes.Plan) flow {
 	ws, total := q.takers(p, func(i int, _ star.Worker) float64 { return q.t[i] })
 	lasts, samples := new(queue).round(ws, total)
@@ -64,7 +66,8 @@ func (q *problem) queueFlow(p modes.Plan) flow {
 	return flow{rate: samples * f, updates: f, own: samples}
 }
 
-// replayQueue is the flow of p over h. Everybody begins a round together, so the k-th round is of everybody's k-th iteration.
+// replayQueue is the flow of p over h. All workers begin a round together, so the k-th round has the k-th iteration of
+// each.
 func (q *problem) replayQueue(p modes.Plan, h History) flow {
 	longest := 1
 	for _, w := range q.ws {
@@ -84,7 +87,7 @@ func (q *problem) replayQueue(p modes.Plan, h History) flow {
 	return flow{rate: applied / took, updates: float64(longest) / took, own: squares / applied}
 }
 
-// queuePace is the pace of a plan with a queue; times are of equal shares, or of those that it gives, and all of computing.
+// queuePace is the pace of a plan with a queue; times are those of computing with equal shares, or with the plan's.
 func queuePace(p modes.Plan, times []time.Duration) Pace {
 	var ws []taker
 	const share = 1 << 10 // samples, where the plan does not say
@@ -104,7 +107,8 @@ func queuePace(p modes.Plan, times []time.Duration) Pace {
 	return pc
 }
 
-// queue prices one queue of all samples, of equal parts and of parts by speed, and where it is known what a part costs, of fewer and larger ones.
+// queue prices one queue of all samples, of equal parts and of parts by speed, and if the cost of a part is known, of
+// fewer and larger ones.
 func (s *search) queue() {
 	if s.f.Queue == 0 || len(s.ws) < 2 || s.f.Queue > s.f.Batch {
 		return

@@ -8,19 +8,20 @@ import (
 	"star/modes"
 )
 
-// History is what each worker's last iterations took, by rank, the oldest first, as if each had been of an equal
-// share; see [Forecast.Times]. Empty: the worker is gone, or nothing is known of it.
+// History is the times of each worker's last iterations, by rank, the oldest first, scaled to an equal share; see
+// [Forecast.Times]. Empty: the worker has left, or has no measurement.
 type History [][]time.Duration
 
-// played is how many iterations, of all workers, a price is played over at most, but for 8 of each.
+// played is the maximum number of iterations, of all workers, that a price is played over, but at least 8 of each.
 const played = 512 * Remembered
 
 // Over is the price of p when the iterations of a History repeat, those of each worker in their order: it runs the
-// [modes.Barrier] in virtual time. Unlike [Of], in which a worker always takes the same time, it includes iterations that
-// are slow now and then: SSGD waits for each of them. Fits of f say what shares change. It runs until every worker has had
-// as many iterations as the longest history has, after the same number of updates to begin with.
+// [modes.Barrier] in virtual time. Unlike [Of], in which a worker always takes the same time, it includes iterations
+// that are slow now and then: SSGD waits for each of them. The Fits of f give the effect of shares. It runs until
+// every worker has had as many iterations as the longest history. The first arrivals, as many as workers, are not
+// measured.
 //
-// Living are the workers with a history; at least one is needed.
+// Workers with a history are live; at least one is needed.
 func Over(p modes.Plan, h History, f Forecast) (Candidate, error) {
 	f.Times = make([]time.Duration, len(h))
 	for w, ts := range h {
@@ -42,7 +43,7 @@ func Over(p modes.Plan, h History, f Forecast) (Candidate, error) {
 	return q.candidate(kindOf(p), p, q.replay(p, h)), nil
 }
 
-// whole is how many iterations are played where so many were seen: all of them equally often, and at least as many as are remembered.
+// whole is the number of iterations to play of a history of seen: a multiple of seen, and at least Remembered.
 func whole(seen int) int { return (max(Remembered, seen) + seen - 1) / seen * seen }
 
 // replay is the flow of p over h.
@@ -60,7 +61,7 @@ func (q *problem) replay(p modes.Plan, h History) flow {
 	}
 	size := make([]float64, n)  // samples
 	scale := make([]float64, n) // of times, for its share
-	longest, most := 0, 0.0     // samples a second, if nobody ever waits: no plan applies more (8)
+	longest, most := 0, 0.0     // samples per second without waits: no plan applies more (8)
 	for i, w := range q.ws {
 		size[w] = float64(p.Share(w, q.f.Batch))
 		scale[w] = (q.fit[i].Fixed + q.fit[i].PerSample*size[w]) / (q.fit[i].Fixed + q.fit[i].PerSample*q.b)
@@ -71,9 +72,9 @@ func (q *problem) replay(p modes.Plan, h History) flow {
 		}
 		most += size[w] / (mean * scale[w])
 	}
-	// Of a few iterations a plan's rate would be that of where they begin and end.
+	// With few iterations the rate of a plan would depend on where they begin and end.
 	longest = whole(longest)
-	// Of very many workers fewer iterations are enough.
+	// With very many workers fewer iterations suffice.
 	if n := len(q.ws); n*longest > played {
 		longest = max(played/n, 8)
 	}
@@ -87,7 +88,7 @@ func (q *problem) replay(p modes.Plan, h History) flow {
 	for _, w := range q.ws {
 		agenda.add(event{take(w), w})
 	}
-	// With a tree a report is there when its last worker is.
+	// With a tree a report arrives with its last worker.
 	top := roots(p)
 	report, members := make([][]star.Worker, n), make([]int, n)
 	if top != nil {
@@ -120,7 +121,7 @@ func (q *problem) replay(p modes.Plan, h History) flow {
 		if top != nil {
 			r := top[e.worker]
 			if report[r] = append(report[r], e.worker); len(report[r]) < members[r] {
-				continue // others of the report are still to come
+				continue // others of the report have yet to arrive
 			}
 			arrived, report[r] = report[r], nil
 		}
@@ -156,5 +157,5 @@ func (q *problem) replay(p modes.Plan, h History) flow {
 	}
 }
 
-// Remembered is how many iterations of each worker a History has where enough were seen.
+// Remembered is the maximum number of iterations of each worker in a History.
 const Remembered = 32

@@ -7,22 +7,25 @@ import (
 	"star"
 )
 
-// rhythm plays x-order by its events: it has no closed form. Its fields are reused.
+// rhythm plays x-order event by event: it has no closed form. Its fields are reused.
 //
-// Who fires is released at once, so after an update the future follows from how long each worker has still to go. These are finitely many whole numbers: once they
-// are what they were after an earlier update, all that was in between comes again and again, and its mean is that of the long run, exactly. Of nine workers half of the
-// random cases are in their rhythm after 100 gradients, 95 of 100 after 9,000; with more than twenty many are not after a million. So there is an end to looking for it, and then the mean is taken
-// without the first third.
+// Workers that fire are released at once, so after an update the future depends only on the times that the workers
+// still need. These are integers: once they are the same as after an earlier update, everything since then repeats,
+// and its mean is that of the long run, exactly. Of random cases with nine workers half are in their rhythm after 100
+// gradients, 95 of 100 after 9,000; with more than twenty workers many are not after a million. So the search has a
+// limit, and then the result is the mean without the first third.
 type rhythm struct {
 	heap    agenda
 	waiting []star.Worker
 	due     []time.Duration // next arrivals, after an update
 	came    []int64         // gradients of each worker so far
-	early   mark            // where a mean without the beginning begins
-	seen    mark            // what was seen after an earlier update (R. P. Brent, An improved Monte Carlo factorization algorithm, BIT 20, 1980)
+	early   mark            // start of a mean without the beginning
+	// An earlier update to compare with (R. P. Brent, An improved Monte Carlo factorization algorithm, BIT 20,
+	// 1980).
+	seen mark
 }
 
-// mark is what was seen after an update.
+// mark is the state after an update.
 type mark struct {
 	updates int
 	at      time.Duration
@@ -31,16 +34,17 @@ type mark struct {
 }
 
 const (
-	// settles is how many gradients of a rhythm are played at most where its interval is an answer. With no more than 16 workers no case of thousands was
-	// off by more than 0.2 % (TestIntervalsOfX).
+	// settles is the maximum number of gradients of a rhythm that is played for its interval. With at most 16
+	// workers no case of thousands had an error of more than 0.2 % (TestIntervalsOfX).
 	settles = 1 << 18
 
 	// farthest is the end of virtual time: sums must fit into a Duration.
 	farthest = math.MaxInt64 - 2*MaxTime
 )
 
-// play is the mean interval in the long run, in seconds, when workers take times t by rank and x of them make an update, 1 < x < len(t). What meets is taken
-// by rank, as the Barrier's callers do. most is the number of gradients to look at. If shares is not nil it becomes each worker's part of the gradients.
+// play is the mean interval in the long run, in seconds, when workers take times t by rank and x of them make an
+// update, 1 < x < len(t). Simultaneous arrivals are taken by rank, as the Barrier's callers do. most is the number of
+// gradients to play. If shares is not nil it is set to each worker's fraction of the gradients.
 func (r *rhythm) play(t []time.Duration, x, most int, shares []float64) float64 {
 	n := len(t)
 	h := r.heap[:0]
@@ -56,7 +60,7 @@ func (r *rhythm) play(t []time.Duration, x, most int, shares []float64) float64 
 		for len(waiting) < x-1 {
 			waiting = append(waiting, h.next().worker)
 		}
-		now, last := h[0].at, h[0].worker // still the first
+		now, last := h[0].at, h[0].worker // last is still the first of the heap
 		r.due[last] = now + t[last]
 		h.replace(event{r.due[last], last})
 		for _, w := range waiting {
@@ -94,7 +98,7 @@ func (r *rhythm) play(t []time.Duration, x, most int, shares []float64) float64 
 	}
 }
 
-// recurs says whether all is as it was.
+// recurs reports whether the state is the same as at the mark seen.
 func (r *rhythm) recurs(now time.Duration) bool {
 	if r.seen.updates == 0 {
 		return false

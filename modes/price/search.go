@@ -8,11 +8,11 @@ import (
 	"star/modes"
 )
 
-// Exhaustive is the number of workers up to which every x and every number of riders is a
-// candidate. Beyond it they are those of [grid], and the neighbours of the best.
+// Exhaustive is the number of workers up to which every x and every number of riders is a candidate. Above it they are
+// those of [grid], and numbers close to the best one.
 const Exhaustive = 64
 
-// grid is 1..n, or about 50 of them, dense at both ends.
+// grid is 1..n, or about 50 numbers of them, dense at both ends.
 func grid(n int) []int {
 	var ks []int
 	if n <= Exhaustive {
@@ -29,11 +29,11 @@ func grid(n int) []int {
 	return slices.Compact(ks)
 }
 
-// Candidates prices every plan that comes into question, cheapest first: SSGD, ASGD,
-// static x-order with every x; the best partition into groups, and that of Ward clustering
-// at 50 ms; a ring without its slowest members, by every number; a tree; a queue; local steps where exchanges dominate; and where it makes
-// a difference each with shares by speed. With a ring only those that a ring can run.
-// Beyond 64 workers x and the number of riders are tried on a grid, and around its best.
+// Candidates prices all plans that can be the best, cheapest first: SSGD, ASGD, static x-order with every x; the best
+// partition into groups, and that of Ward clustering at 50 ms; a ring without its slowest members, by every number; a
+// tree; a queue; local steps where exchanges dominate; and where it makes a difference each with shares by speed. With
+// a ring only those that a ring can run. Above 64 workers x and the number of riders are those of a grid, and numbers
+// close to its best.
 func Candidates(f Forecast) ([]Candidate, error) {
 	p, err := f.problem()
 	if err != nil {
@@ -42,8 +42,8 @@ func Candidates(f Forecast) ([]Candidate, error) {
 	return (&search{problem: p, all: true, most: math.Inf(1)}).sorted(), nil
 }
 
-// Promising are the Candidates with a lower bound below most times the cost of the cheapest one, and perhaps others.
-// Their intervals are rough, so that a caller should price the best ones again with [Over].
+// Promising is the Candidates with a lower bound below most times the cost of the cheapest one, and perhaps others.
+// Their intervals are rough, so a caller should price the best ones again with [Over].
 func Promising(f Forecast, most float64) ([]Candidate, error) {
 	p, err := f.problem()
 	if err != nil {
@@ -63,11 +63,11 @@ func (s *search) sorted() []Candidate {
 	return s.found
 }
 
-// search goes through the candidates.
+// search is the state of a search through the candidates.
 type search struct {
 	*problem
 	all    bool        // keep all; else only the best
-	most   float64     // with all: what has no chance to cost less than this multiple of the best is left out
+	most   float64     // with all: candidates that cannot cost less than this multiple of the best are skipped
 	least  float64     // with all: the lowest cost so far; 0: none yet
 	found  []Candidate // all, or the best at [0]
 	rough  bool        // intervals need not be exact
@@ -92,7 +92,7 @@ func (s *search) add(c Candidate) {
 	}
 }
 
-// worth says whether a candidate that is at best as cheap as f has a chance.
+// worth reports whether a candidate that costs at least as much as f can be kept.
 func (s *search) worth(f flow) bool {
 	if s.all {
 		return s.least == 0 || math.IsInf(s.most, 1) || s.cost(f) < s.most*s.least
@@ -114,7 +114,9 @@ func (s *search) run() {
 		return
 	}
 	s.partition(KindGroups, s.bestGroups(s.e), true)
-	if s.f.Steepness > bearable { // the line that the strain of plans is above, from 1 where nothing is stale to what it is where everything is
+	// This line is a lower bound of the strain of plans, from 1 without staleness to its value with all gradients
+	// stale.
+	if s.f.Steepness > bearable {
 		s.partition(KindGroups, s.bestGroups(max(s.e, 1-bearable/s.f.Steepness)), true)
 	}
 	s.partition(KindGroups, ward(s.t, wardDistance), false)
@@ -175,8 +177,8 @@ func (s *search) orders() {
 	}
 }
 
-// order is the mean interval of static x-order in the long run. Where candidates are only put in order, as by the controller, which plays them again over what was seen, no more
-// gradients are looked at than make the slowest worker come often.
+// order is the mean interval of static x-order in the long run. If candidates are only ordered, as by the controller,
+// which prices the best again over the history, it plays only enough gradients for the slowest worker to arrive often.
 func (s *search) order(x int) float64 {
 	n := len(s.byRank)
 	most := settles
@@ -236,15 +238,15 @@ func (s *search) partition(kind string, ends []int, shares bool) {
 	s.add(c.Guessed(guess))
 }
 
-// bestGroups is the partition of the lowest cost. Groups are runs in order of speed: with
-// the sizes given, exchanging a slow member of a fast group for a fast one of a slow group
-// makes one of them faster and none slower. A plan of groups makes
+// bestGroups is the partition of the lowest cost. Groups are runs in order of speed: with given sizes, exchanging a
+// slow member of a fast group for a fast one of a slow group makes one of them faster and none slower. A plan of
+// groups makes
 //
 //	Σ_g f_g·S_g/B·(1 − e·((S_g + φ)/2B + 1 − S_g/B))                     (26)
 //
-// progress in a second; staleness has come apart into terms of each group alone, because
-// what one group applies is what the others are behind by. So the best partition is found by
-// dynamic programming over the ends of groups. stale stands for e where it is the price of staleness.
+// progress per second. The staleness of a group is what the others apply, so it separates into terms of each group
+// alone, and dynamic programming over the ends of groups finds the best partition. stale replaces e where it is the
+// price of staleness.
 func (s *search) bestGroups(stale float64) []int {
 	n := len(s.ws)
 	value := make([]float64, n+1)

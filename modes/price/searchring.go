@@ -8,13 +8,13 @@ import (
 	"star/modes"
 )
 
-// rings prices a ring without its r slowest members, who ride, for every r that makes a difference.
+// rings prices a ring with its r slowest members as riders, for every r that makes a difference.
 func (s *search) rings() {
 	n := len(s.ws)
 	best, at := math.Inf(1), 0
 	tried := make(map[int]bool)
 	try := func(r int) {
-		// A worker as fast as the slowest member would ride along with every round: the plan is that of fewer riders.
+		// A worker as fast as the slowest member would ride in every round: the plan is that of fewer riders.
 		for ; r > 0 && r < n && rounds(s.t[n-r], s.t[n-r-1]) == 1; r-- {
 		}
 		if r < 1 || r >= n || tried[r] {
@@ -64,7 +64,7 @@ func (s *search) sumRates(from int) (sum float64) {
 	return sum
 }
 
-// ringPlan makes the chosen workers riders, and all others, lost ones too, members.
+// ringPlan makes the chosen workers riders, and all others members, those that have left included.
 func (s *search) ringPlan(riders []star.Worker) modes.Plan {
 	g := modes.Group{Riders: riders}
 	for w := range star.Worker(s.n) {
@@ -76,9 +76,8 @@ func (s *search) ringPlan(riders []star.Worker) modes.Plan {
 	return modes.Plan{Groups: []modes.Group{g}}
 }
 
-// ringFlow is a ring of the m fastest, whose round takes t, with the others as riders. A
-// rider that takes τ goes along with every ⌈τ/t⌉-th round. Those that take equally many
-// rounds go together, others meet when their numbers do.
+// ringFlow is a ring of the m fastest with rounds of t, and the others as riders. A rider that takes τ is in every
+// ⌈τ/t⌉-th round. Riders with the same number of rounds ride together, others meet in the common multiples.
 func (s *search) ringFlow(m int, t float64) flow {
 	if wait := s.f.RiderWait.Seconds(); wait > 0 {
 		return s.ringWaits(m, t, wait)
@@ -100,7 +99,7 @@ func (s *search) ringFlow(m int, t float64) flow {
 	return s.undropped(mean*s.b/t, 1/t, square/mean*s.b, mean)
 }
 
-// rounds is ⌈τ/t⌉, at most a million, not counting what is only rounding.
+// rounds is ⌈τ/t⌉, at most a million, without rounding errors.
 func rounds(τ, t float64) int { return int(min(max(math.Ceil(τ/t-1e-9), 1), 1e6)) }
 
 func lcm(a, b int) int {
@@ -111,8 +110,8 @@ func lcm(a, b int) int {
 	return a / x * b
 }
 
-// ringWaits is ringFlow for a ring that waits for riders: a round ends when its members
-// are there and, within the wait, all riders.
+// ringWaits is ringFlow for a ring that waits for riders: a round ends when its members have arrived and, within the
+// wait, all riders.
 func (s *search) ringWaits(m int, t, wait float64) flow {
 	due := slices.Clone(s.t[m:])
 	const warm, rounds = 16, 80

@@ -6,8 +6,7 @@ import (
 	"star/modes"
 )
 
-// withShares gives the workers from place from on in order of speed their shares; the
-// others keep equal ones.
+// withShares gives the workers from place from on, in order of speed, their shares; the others keep equal ones.
 func (s *search) withShares(plan modes.Plan, from int, shares []int) modes.Plan {
 	if plan.Shares == nil {
 		plan.Shares = make([]int, s.n)
@@ -21,12 +20,12 @@ func (s *search) withShares(plan modes.Plan, from int, shares []int) modes.Plan 
 	return plan
 }
 
-// share spreads the samples of the workers [from, to) in order of speed so that they finish
-// together, and returns the time that the slowest of them then takes. Where that saves
-// less than 1 % the shares are nil. guess: some of the fits are guesses.
+// share distributes the samples of the workers [from, to) in order of speed so that they finish together, and returns
+// the time of the slowest of them. If that saves less than 1 % the shares are nil. guess: some of the fits are
+// guesses.
 //
-// All finish at T with b_i = (T − a_i)/c_i, at least minShare of an equal share and at most MaxShare; T is
-// where these add up. What rounding leaves goes where it costs least.
+// All finish at T with b_i = (T − a_i)/c_i, at least minShare of an equal share and at most MaxShare; T is the time for
+// which these add up. The remainder of rounding goes where it costs least.
 func (s *search) share(from, to int) (shares []int, t float64, guess bool) {
 	fit := s.fit[from:to]
 	n := len(fit)
@@ -105,13 +104,13 @@ func (s *search) share(from, to int) (shares []int, t float64, guess bool) {
 	return shares, t, guess
 }
 
-// open is a worker that may be given a sample more, or one less, and when it is finished then, or now.
+// open is a worker that may get one sample more, or one less, and its finishing time with that, or now.
 type open struct {
 	t  float64
 	at int
 }
 
-// opens is a heap: with step 1 the worker that finishes first is at the top, with −1 the last; of equals the first.
+// opens is a heap: with step 1 the worker that finishes first is at the top, with −1 the last; of equal ones the first.
 type opens []open
 
 func (h opens) before(i, j, step int) bool {

@@ -5,10 +5,9 @@ import (
 	"star/modes"
 )
 
-// tree prices SSGD through a tree of two levels. Gradients and parameters go over the
-// servers' links one after the other, 2·|w|/C seconds for each worker that reports for
-// itself; with k of them the servers are done sooner, and each of the k takes
-// ⌈N/k⌉ − 1 others' instead, on a link like the servers'.
+// tree prices SSGD through a tree of two levels. Gradients and parameters use the servers' links one after the other,
+// 2·|w|/C seconds for each worker that reports for itself; with k of them the servers finish sooner, and each of the k
+// receives ⌈N/k⌉ − 1 others instead, over a link like the servers'.
 func (s *search) tree() {
 	n := len(s.ws)
 	u := 0.0

@@ -9,12 +9,12 @@ import (
 	"star/transport/wire"
 )
 
-// What a worker of a ring does: package worker's part of the protocol, without arithmetic.
+// The behaviour of a ring's worker: package worker's part of the protocol, without arithmetic.
 
-// round is that of its release.
+// round is the key of the round of its release: generation and version.
 func (w *member) round() [2]int64 { return [2]int64{w.ring.Generation, w.release.Version} }
 
-// bring has a worker put something into its round.
+// bring puts a worker's samples into its round.
 func (s *Ring) bring(w *member, spans []engine.Span) {
 	key := w.round()
 	if s.put[key] == nil {
@@ -23,7 +23,7 @@ func (s *Ring) bring(w *member, spans []engine.Span) {
 	s.put[key][w.id] = spans
 }
 
-// lease is what the worker may compute in its round, with a queue.
+// lease is the samples that the worker may compute in its round, with a queue.
 func (w *member) lease() []engine.Span {
 	out := []engine.Span{{Start: w.release.Start, Count: w.release.Count}}
 	for _, p := range w.release.More {
@@ -43,7 +43,7 @@ func first(spans []engine.Span, n int) (out []engine.Span) {
 	return out
 }
 
-// count is how many samples spans have.
+// count is the number of samples of spans.
 func count(spans []engine.Span) (n int) {
 	for _, s := range spans {
 		n += s.Count
@@ -51,8 +51,8 @@ func count(spans []engine.Span) (n int) {
 	return n
 }
 
-// take computes a part of the lease, says so, and goes into the exchange when there is no other, or
-// the worker was told to stop.
+// take computes a part of the lease and reports it. After the last part, or when the worker was told to stop,
+// it enters the exchange instead.
 func (s *Ring) take(w *member) {
 	whole := count(w.lease())
 	if w.have = min(w.have+w.release.Part, whole); w.have < whole && !w.over() {
@@ -62,13 +62,13 @@ func (s *Ring) take(w *member) {
 	s.bring(w, first(w.lease(), w.have))
 }
 
-// over says whether the worker has heard that its round is closed, or that nothing is left to take.
+// over reports whether the worker knows that its round is closed, or that no samples are left to take.
 func (w *member) over() bool {
 	m := w.closed
 	return m.Generation == w.ring.Generation && m.Version == w.release.Version && len(m.First) > 0
 }
 
-// tell says what the worker has computed: all, or a part where it has heard that others do not wait.
+// tell reports what the worker has computed: its batch, or a part of it after it learned that the round closed.
 func (s *Ring) tell(w *member) {
 	w.told, w.have = true, w.release.Count
 	if w.over() && w.have > 1 {
@@ -77,7 +77,7 @@ func (s *Ring) tell(w *member) {
 	w.out = append(w.out, wire.Computed{Worker: w.id, Generation: w.ring.Generation, Version: w.version, Samples: w.have})
 }
 
-// join puts what the worker has into a round that is closed.
+// join puts the worker's samples into a closed round.
 func (s *Ring) join(w *member) {
 	w.joined = w.closed
 	spans := []engine.Span{}
@@ -112,7 +112,7 @@ func (w *member) interrupt() {
 	}
 }
 
-// read has a worker take up its next order.
+// read has a worker process its next message.
 func (s *Ring) read(w *member) {
 	m := w.in[0]
 	w.in = w.in[1:]
@@ -141,7 +141,8 @@ func (s *Ring) read(w *member) {
 		for _, id := range slices.Sorted(maps.Keys(w.brought)) {
 			b := w.brought[id]
 			if b.span != nil && b.generation == w.ring.Generation && s.Draw(0, 1, "carries") == 1 {
-				spans = append(spans, engine.Span{Start: b.span.Start, Count: -int(id) - 1}, *b.span) // who, then what
+				// The rider, then its samples.
+				spans = append(spans, engine.Span{Start: b.span.Start, Count: -int(id) - 1}, *b.span)
 				b.span = nil
 			}
 		}
@@ -149,8 +150,8 @@ func (s *Ring) read(w *member) {
 	}
 }
 
-// begins is what a member puts into a round of the batch that it is released with: samples count at the first
-// of its turns. In the middle of a batch it can do nothing with another one.
+// begins is what a member puts into a round of the batch that it is released with: samples count at turn 0. In
+// the middle of a batch a release with another one is an error.
 func (s *Ring) begins(w *member, batch engine.Span) engine.Span {
 	if s.Turns < 2 {
 		return batch
@@ -170,7 +171,7 @@ func (s *Ring) begins(w *member, batch engine.Span) engine.Span {
 	return batch
 }
 
-// enter takes up a ring.
+// enter processes a ring.
 func (s *Ring) enter(w *member, ring wire.Ring) {
 	if w.broken && !ring.Now || ring.Generation <= w.ring.Generation {
 		return
@@ -195,7 +196,7 @@ func (s *Ring) enter(w *member, ring wire.Ring) {
 	}
 }
 
-// ride computes a rider's gradient, if its parent is there, and sends it.
+// ride computes a rider's gradient, if its parent is alive, and sends it.
 func (s *Ring) ride(w *member, rel wire.Release) {
 	var parent *member
 	for _, r := range w.ring.Riders {
@@ -217,7 +218,7 @@ func (s *Ring) ride(w *member, rel wire.Release) {
 	}
 }
 
-// ready says whether an exchange can end for a worker.
+// ready reports whether the worker's exchange can end.
 func (s *Ring) ready(w *member) bool {
 	if w.release != nil {
 		return len(s.put[w.round()]) == len(w.ring.Members)
@@ -236,7 +237,7 @@ func (s *Ring) ready(w *member) bool {
 	return true
 }
 
-// end ends it: the ring is formed, or the round is made.
+// end ends the exchange: the ring is formed, or the round is made.
 func (s *Ring) end(w *member) {
 	if w.forming {
 		s.form(w)
@@ -283,7 +284,7 @@ func (s *Ring) end(w *member) {
 	w.release = nil
 }
 
-// form has a worker agree with the others on the highest version that one of them has, and take it.
+// form has the members of a ring agree on the highest version that one of them has; the worker takes it.
 func (s *Ring) form(w *member) {
 	root := s.formed[w.ring.Generation]
 	if root == nil {
@@ -314,7 +315,7 @@ func (s *Ring) form(w *member) {
 	w.out = append(w.out, wire.Formed{Worker: w.id, Generation: w.ring.Generation, Version: w.version})
 }
 
-// stays says whether the worker is in the newest ring that it was told of.
+// stays reports whether the worker is in the newest ring that was announced to it.
 func (w *member) stays() bool {
 	ring := w.ring
 	for _, m := range w.in {

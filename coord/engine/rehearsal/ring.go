@@ -1,8 +1,12 @@
-// Package rehearsal has jobs of all-reduce whose members are models of themselves: their parameters
-// are the list of the samples that were applied to them. An [engine.Ring] decides about them, as it
-// does for a coordinator. Whoever drives a job says what happens next, of all that can: a test in
-// any order, star-chaos --simulate in virtual time. What must hold whatever happens is checked on
-// the way and at the end.
+// Package rehearsal runs jobs of all-reduce with models of their members: the parameters of a model are the
+// list of the samples that were applied to them. An [engine.Ring] decides, as it does for a coordinator. The
+// caller chooses what happens next among the possible acts: a test in any order, star-chaos --simulate in
+// virtual time. Violations of the invariants are reported at once and at the end:
+//
+//   - Every member of a version has applied the same samples, in the same order.
+//   - A version has the samples that the engine counts in it, under every coordinator.
+//   - At the end each sample of the stream was applied once, or counts as dropped.
+//   - The job does not stop while members and samples are left.
 //
 // It is pure: no clock, goroutine or randomness. Each choice is asked for ([Config.Draw]).
 package rehearsal
@@ -19,85 +23,87 @@ import (
 	"star/transport/wire"
 )
 
-// Config is what a job begins with.
+// Config is the settings of a job.
 type Config struct {
 	engine.Config
 
-	// Draw chooses one of low to high, both included. what is for messages only.
+	// Draw chooses a number from low to high, both included. what is for messages only.
 	Draw func(low, high int, what string) int
 
-	// Deadly has members die of what they compute: what has killed two is put aside.
+	// Deadly: members die of what they compute, so samples that have killed two are put aside.
 	Deadly bool
 
-	// Broken is told of a promise that was not kept, and Lost that nobody is left who has the
-	// parameters. Neither may return.
+	// Broken reports a violated invariant, and Lost that no member is left that has the parameters. Neither
+	// may return.
 	Broken func(format string, a ...any)
 	Lost   func(why string)
 }
 
-// Ring is a job that goes on. Messages between two keep their order, as on a connection; everything
-// else can overtake everything.
+// Ring is a running job. Messages between two processes keep their order, as on a connection; all other
+// messages may overtake each other.
 type Ring struct {
 	Config
 	Engine  *engine.Ring
 	members []*member // by rank
 
-	put     map[[2]int64]map[star.Worker][]engine.Span // by generation and version: what each member has put into the round
-	formed  map[int64]*member                          // by generation: whose parameters its members take
-	lists   map[int64]string                           // by generation: members and riders, as the first one was told
-	counted map[int64]string                           // by version: the samples that the engine counts in it
+	// By generation and version: what each member puts into the round.
+	put map[[2]int64]map[star.Worker][]engine.Span
+	// By generation: the member that its members get the parameters from.
+	formed  map[int64]*member
+	lists   map[int64]string // by generation: members and riders, as first announced
+	counted map[int64]string // by version: the samples that the engine counts in it
 	deaths  bool
 	closes  bool // rounds may have been closed, so that samples may have been dropped
-	faulty  bool // the engine was told of a ring that failed, and has not answered
+	faulty  bool // the engine was told of a failed ring, and has not answered
 	term    int64
 }
 
-// member is a worker, a rider also.
+// member is the model of a worker, which may be a rider.
 type member struct {
 	id         star.Worker
 	alive      bool
-	in         []any // of the coordinator, in order
-	out        []any // what the coordinator will hear
+	in         []any // from the coordinator, in order
+	out        []any // for the coordinator
 	ring       wire.Ring
-	inRing     bool // else it is a rider, or nothing yet
+	inRing     bool // else it is a rider, or new
 	forming    bool // waits for the others to form its ring
 	broken     bool // its ring has failed
 	version    int64
 	history    [][]engine.Span // by version: what was applied. A member of version -1 has none
 	release    *wire.Release   // of its round
-	riderBatch *wire.Release   // of which it has computed the gradient
+	riderBatch *wire.Release   // its gradient is computed
 	step       int64
-	batch      engine.Span              // with Turns: that it has begun
-	begun      int64                    // version at which it has; the same for all updates of the batch
+	batch      engine.Span              // with Turns: the batch that it has begun
+	begun      int64                    // its version at that time; the same for all turns of the batch
 	brought    map[star.Worker]*brought // by rider
 	tallies    []wire.Tally             // of its last versions
 	metadata   []byte                   // of its last release
 
-	shut   []wire.Close // that it will hear
-	closed wire.Close   // that it has heard last
+	shut   []wire.Close // on their way
+	closed wire.Close   // the last one that arrived
 	joined wire.Close   // of its round
-	told   bool         // has said what it has computed in its round
+	told   bool         // it has reported what it has computed in its round
 	have   int          // samples of it
 	late   []engine.Span
 }
 
-// released is a release as a worker gets it.
+// released is a release as a worker receives it.
 type released struct {
 	wire.Release
 	metadata []byte
 }
 
-// brought is what a parent has of a rider.
+// brought is a rider's gradient at its parent.
 type brought struct {
 	span       *engine.Span // not carried yet
 	generation int64
 	seen       int64 // the start of the last one
 }
 
-// gone is the end of a connection.
+// gone is the end of a connection, as the coordinator sees it.
 type gone struct{}
 
-// NewRing begins a job. Ranks of c.Absent may come later.
+// NewRing begins a job. Ranks of c.Absent can join later.
 func NewRing(c Config) *Ring {
 	s := &Ring{Config: c, Engine: engine.NewRing(c.Config), put: map[[2]int64]map[star.Worker][]engine.Span{}, formed: map[int64]*member{},
 		lists: map[int64]string{}, counted: map[int64]string{}, closes: c.Plan.Micro > 0}
@@ -108,12 +114,12 @@ func NewRing(c Config) *Ring {
 	return s
 }
 
-// Kind is what somebody does.
+// Kind is the kind of an act.
 type Kind int
 
-// Kinds of acts. The coordinator hears of a worker's word, or misses a worker; a worker hears that
-// its round is closed, does what it was told, which may be to compute, or comes to the end of an
-// exchange with others; the coordinator mends a ring that has failed.
+// Kinds of acts. The coordinator reads a message of a worker, or notices that a worker is gone; a worker learns
+// that its round is closed, processes a message and computes, or completes an exchange with others; the
+// coordinator repairs a failed ring.
 const (
 	Hear Kind = iota
 	Miss
@@ -123,14 +129,14 @@ const (
 	Mend
 )
 
-// Act is something that can happen next.
+// Act is a possible next event.
 type Act struct {
 	Worker star.Worker
 	Kind   Kind
 	Do     func()
 }
 
-// Acts are what can happen now. None: nothing will, unless from outside.
+// Acts lists what can happen now. If it is empty, nothing happens without an external event.
 func (s *Ring) Acts() []Act {
 	var can []Act
 	for _, w := range s.members {
@@ -174,7 +180,7 @@ func (s *Ring) Acts() []Act {
 	return can
 }
 
-// do has happen what the engine has ready.
+// do delivers what the engine has ready.
 func (s *Ring) do(os []engine.Ready) {
 	for _, o := range os {
 		s.count(&o)
@@ -200,7 +206,7 @@ func (s *Ring) do(os []engine.Ready) {
 
 func (s *Ring) tellMember(w star.Worker, m any) { s.members[w].in = append(s.members[w].in, m) }
 
-// count notes which samples the engine counts in a version: whoever coordinates, it stays so.
+// count records the samples that the engine counts in a version. They must be the same under every coordinator.
 func (s *Ring) count(o *engine.Ready) {
 	if o.Fire.Seq == 0 {
 		return
@@ -216,14 +222,14 @@ func (s *Ring) count(o *engine.Ready) {
 	s.counted[o.Fire.Version] = now
 }
 
-// samples are those of spans in their order in the stream.
+// samples lists spans in the order of the stream.
 func samples(spans []engine.Span) string {
 	spans = slices.Clone(spans)
 	slices.SortFunc(spans, func(a, b engine.Span) int { return cmp.Compare(a.Start, b.Start) })
 	return fmt.Sprint(spans)
 }
 
-// hear has the coordinator take up what a worker has said.
+// hear has the coordinator process the next message of a worker.
 func (s *Ring) hear(w *member) {
 	m := w.out[0]
 	w.out = w.out[1:]
@@ -251,8 +257,8 @@ func (s *Ring) hear(w *member) {
 	s.do(os)
 }
 
-// fails looks at an error of the engine, to which nobody has given a reason. That the parameters
-// are lost is right only where nobody has them.
+// fails checks an error of the engine: the members obey the protocol, so only a LostError is possible, and only
+// if no member has the parameters.
 func (s *Ring) fails(err error, format string, a ...any) {
 	var lost *engine.LostError
 	switch {
@@ -276,7 +282,7 @@ func (s *Ring) mend() {
 	s.do(os)
 }
 
-// evict takes leave of a worker that others cannot reach.
+// evict removes a worker that others cannot reach.
 func (s *Ring) evict(w star.Worker) {
 	m := s.members[w]
 	m.alive, m.out = false, nil
@@ -285,17 +291,17 @@ func (s *Ring) evict(w star.Worker) {
 	s.faulty = true // it may have been all that was wrong, or not
 }
 
-// Alive says whether a worker is there.
+// Alive reports whether a worker is alive.
 func (s *Ring) Alive(w star.Worker) bool { return s.members[w].alive }
 
-// Busy says whether a worker is in a round or forms a ring, in which an exchange can fail.
+// Busy reports whether a worker is in a round or forms a ring, so that an exchange can fail.
 func (s *Ring) Busy(w star.Worker) bool {
 	m := s.members[w]
 	return m.alive && (m.release != nil || m.forming)
 }
 
-// Spare says whether a worker may die: another one has the newest parameters, and is not told to
-// give them up. None is where a plan wants a ring of one member.
+// Spare reports whether a worker may die without loss: another one has the newest parameters and keeps them.
+// It is never true where a plan wants a ring of one member.
 func (s *Ring) Spare(w star.Worker) bool {
 	for _, o := range s.members {
 		if o.id != w && o.alive && o.version >= s.Engine.View().Version && o.stays() {
@@ -305,27 +311,27 @@ func (s *Ring) Spare(w star.Worker) bool {
 	return false
 }
 
-// Whole says whether nobody is gone of whom the coordinator does not know.
+// Whole reports whether the coordinator has noticed every death.
 func (s *Ring) Whole() bool {
 	return !slices.ContainsFunc(s.members, func(m *member) bool { return !m.alive && len(m.out) > 0 })
 }
 
-// Kill ends a worker. What it has said last may be cut off.
+// Kill ends a worker. Its last messages may be lost.
 func (s *Ring) Kill(w star.Worker) {
 	m := s.members[w]
 	m.alive, s.deaths = false, true
 	m.out = append(m.out[:s.Draw(0, len(m.out), "heard")], gone{})
 }
 
-// Fail ends the exchange that a worker is in. suspect is who it says that it cannot reach; -1: nobody.
+// Fail ends a worker's exchange. suspect is the worker that it reports as unreachable; -1: none.
 func (s *Ring) Fail(w star.Worker, suspect int) {
 	m := s.members[w]
 	m.release, m.forming, m.broken = nil, false, true
 	m.out = append(m.out, wire.Fault{Worker: w, Generation: m.ring.Generation, Suspect: suspect, Reason: "no byte has moved"})
 }
 
-// Come has somebody without parameters take a rank. false: somebody has it, or its last owner has
-// left something behind.
+// Come has a new worker without parameters take a rank. false: the rank is in use, or something of its last
+// owner is still under way.
 func (s *Ring) Come(w star.Worker) bool {
 	m := s.members[w]
 	if m.alive || len(m.out) > 0 || s.Engine.Worker(w).Live || s.Engine.Lingers(w) {
@@ -343,8 +349,8 @@ func (s *Ring) Install(p modes.Plan) {
 	s.do(s.Engine.Install(p))
 }
 
-// TakeOver has another coordinator in the place of this one: what was on its way is lost, in both
-// directions, and all that is known is what workers have.
+// TakeOver replaces the coordinator: all messages under way are lost, in both directions, and only what the
+// workers have is known.
 func (s *Ring) TakeOver() {
 	var m *engine.RingMetadata
 	for _, w := range s.members {
@@ -385,7 +391,7 @@ func (s *Ring) TakeOver() {
 	if len(t.With) == 0 {
 		s.Lost("no remaining member has the parameters")
 	}
-	for v := range s.counted { // who had it is gone
+	for v := range s.counted { // the workers that had it are gone
 		if v > newest {
 			delete(s.counted, v)
 		}
@@ -395,10 +401,10 @@ func (s *Ring) TakeOver() {
 	s.do(s.Engine.Begin(&t))
 }
 
-// Over says whether nothing is under way or left.
+// Over reports whether nothing is under way or left.
 func (s *Ring) Over() bool { return s.Engine.Drained() && !s.Engine.View().Unfinished() }
 
-// Check looks at a job in which nothing can happen any more.
+// Check verifies the invariants of a job in which nothing can happen any more.
 func (s *Ring) Check() {
 	st := s.Engine.View()
 	in := st.Members

@@ -16,36 +16,39 @@ import (
 	"star/internal/flightrecorder"
 )
 
-// A member that ends has forgotten what it has agreed to, so nobody may take it for the same one when it is started again. Its place is kept: the others
-// agree that another process has it, by a change of who votes (joint consensus, section 4.3 of Ongaro's thesis), and send that process what they have
-// agreed on. It votes from then on, not before.
+// A member without a folder loses its state when it ends, so a restarted process must not be taken for the same
+// member. The others agree that the new process has its place, by a change of the voters (joint consensus, section 4.3
+// of Ongaro's thesis), and send it the agreed state. It votes from then on, not before.
+//
+//	fresh ──► founder: it is the first process of its rank for all others
+//	  └──► late: another process of its rank was first ──► admitted, with the next turn, when that place is vacant
 
 // holder is the process that has a place.
 type holder struct {
 	Life [processIDLen]byte `json:"life"`
-	Turn int                `json:"turn"` // a founder's is 1, that of who has its place after it 2
+	Turn int                `json:"turn"` // 1 for a founder, 2 for its successor, and so on
 }
 
-// Numbers of members in the protocol. The lowest bits are those of a place.
+// Numbers of members in the protocol. The lowest bits are those of the place.
 const placeBits = 6
 
 func founderID(rank int) uint64 { return uint64(rank) + 1 }
 
-// lateID is the number of a process that comes in the place of another one. No other process has it.
+// lateID is the number of a process that replaces another one. No other process has it.
 func lateID(rank int, id [processIDLen]byte) uint64 {
 	return max(binary.BigEndian.Uint64(id[:])>>placeBits, 1)<<placeBits | founderID(rank)
 }
 
-// rankOf is the place that a number belongs to; -1: of none.
+// rankOf is the rank of a number; -1: it has none.
 func rankOf(id uint64) int { return int(id&(1<<placeBits-1)) - 1 }
 
-// vacantAfter is how long a member is not heard of before another process of its rank may have its place.
+// vacantAfter is how long a member must be silent before another process of its rank can get its place.
 const vacantAfter = 3 * time.Second
 
-// seated says whether a member votes.
-func (c *core) seated(id uint64) bool { return slices.Contains(c.conf.Voters, id) }
+// votes reports whether a member votes.
+func (c *core) votes(id uint64) bool { return slices.Contains(c.conf.Voters, id) }
 
-// vacant says whether nobody is heard of who votes for that place, as far as this member, if it leads, can tell.
+// vacant reports whether no voter of that place has sent a message lately. Only a leader knows that.
 func (c *core) vacant(rank int) bool {
 	if c.term == 0 || rank == c.rank {
 		return false
@@ -58,13 +61,13 @@ func (c *core) vacant(rank int) bool {
 	return true
 }
 
-// admit has members agree that a process has the place of one that is not heard of any more.
-func (c *core) admit(rank int, who [processIDLen]byte) error {
-	id := lateID(rank, who)
-	if c.term == 0 || len(c.conf.VotersOutgoing) > 0 || c.seated(id) {
+// admit proposes that a process gets the place of a silent one.
+func (c *core) admit(rank int, life [processIDLen]byte) error {
+	id := lateID(rank, life)
+	if c.term == 0 || len(c.conf.VotersOutgoing) > 0 || c.votes(id) {
 		return errors.New("election: not now")
 	}
-	context, err := json.Marshal(map[int]holder{rank: {who, max(c.state.Seats[rank].Turn, founder) + 1}})
+	context, err := json.Marshal(map[int]holder{rank: {life, max(c.state.Places[rank].Turn, founder) + 1}})
 	if err != nil {
 		return err
 	}
@@ -77,15 +80,15 @@ func (c *core) admit(rank int, who [processIDLen]byte) error {
 	return c.node.ProposeConfChange(change)
 }
 
-// reseat applies a change of who votes.
-func (c *core) reseat(text []byte) (err error) {
+// applyMembership applies a change of the voters.
+func (c *core) applyMembership(text []byte) (err error) {
 	var change raftpb.ConfChangeV2
 	if err := change.Unmarshal(text); err != nil {
 		return err
 	}
 	defer func() {
-		if r := recover(); r != nil { // a change that no member makes
-			err = fmt.Errorf("who votes: %v", r)
+		if r := recover(); r != nil { // a change that no member proposes
+			err = fmt.Errorf("voters: %v", r)
 		}
 	}()
 	c.conf = *c.node.ApplyConfChange(change)
@@ -94,30 +97,31 @@ func (c *core) reseat(text []byte) (err error) {
 		if err := json.Unmarshal(change.Context, &now); err != nil {
 			return err
 		}
-		seats := map[int]holder{}
-		for _, from := range []map[int]holder{c.state.Seats, now} {
+		places := map[int]holder{}
+		for _, from := range []map[int]holder{c.state.Places, now} {
 			for rank, h := range from {
-				seats[rank] = h
+				places[rank] = h
 			}
 		}
-		c.state.Seats = seats
+		c.state.Places = places
 	}
-	// A newcomer refuses to begin with anything in which it does not vote.
+	// A new member rejects a snapshot in which it does not vote.
 	b, err := json.Marshal(c.state)
 	if err != nil {
 		return err
 	}
 	if _, err := c.store.CreateSnapshot(c.index, &c.conf, b); err != nil {
-		return fmt.Errorf("who votes: %w", err)
+		return fmt.Errorf("voters: %w", err)
 	}
 	return nil
 }
 
-// handedOver is what the library says in a request for votes by whom the leader has asked to lead.
+// handedOver is the library's mark in a request for votes of a member that the leader has asked to lead.
 const handedOver = "CampaignTransfer"
 
-// resign gives the leadership up and asks the member that is best informed to lead, at once. It reports false when nobody else can: without this member there
-// is no majority. Afterwards nobody relies on what members have promised to this one, so that they may vote before the promise ends.
+// resign ends the leadership and asks the member with the longest log to lead, at once. It reports false when no other
+// member can lead, because without this one there is no majority. Afterwards this member does not rely on promises that
+// others have given it, so they may vote before their promises end.
 func (c *core) resign() bool {
 	next, alive := c.successors()
 	if c.term == 0 || alive < len(c.conf.Voters)/2+1 {
@@ -129,11 +133,11 @@ func (c *core) resign() bool {
 	return true
 }
 
-// successors is the member that is best informed, of others that are there, and how many they are.
+// successors is the live member with the longest log, and the number of other live members.
 func (c *core) successors() (best uint64, alive int) {
 	var match uint64
 	c.node.WithProgress(func(id uint64, _ raft.ProgressType, p tracker.Progress) {
-		if id == c.self || !c.seated(id) || c.now-c.heard[id] > lease {
+		if id == c.self || !c.votes(id) || c.now-c.heard[id] > lease {
 			return
 		}
 		if alive++; best == 0 || p.Match > match {
@@ -143,14 +147,14 @@ func (c *core) successors() (best uint64, alive int) {
 	return best, alive
 }
 
-// Turns of processes that have no place yet, and of those that had them first.
+// Turns of processes that have no place yet, and of founders.
 const (
-	late    = -1 // it waits for the place of another one
-	fresh   = 0  // it looks for the others, to found the group with them
+	late    = -1 // it waits for the place of another process
+	fresh   = 0  // it connects to the others, to found the group with them
 	founder = 1
 )
 
-// greeting is what a process says of itself to the others: the payload of its Hello.
+// greeting is the identity that a process sends to the others: the payload of its Hello.
 type greeting struct {
 	life [processIDLen]byte
 	turn int
@@ -162,7 +166,7 @@ func (g greeting) append(b []byte) []byte {
 
 func parseGreeting(b []byte) (g greeting, err error) {
 	if len(b) != processIDLen+4 {
-		return g, errors.New("it does not say which process it is")
+		return g, errors.New("it does not identify its process")
 	}
 	return greeting{[processIDLen]byte(b), int(binary.BigEndian.Uint32(b[processIDLen:])) - 1}, nil
 }
@@ -175,56 +179,56 @@ func (g greeting) id(rank int) uint64 {
 	return lateID(rank, g.life)
 }
 
-// verdict is what a process says to another one that greets it: the last byte of the payload of its Welcome.
+// verdict is the answer to a greeting: the last byte of the payload of the Welcome.
 type verdict byte
 
 const (
-	known    verdict = iota // you have the place that you say
-	another                 // another process has, or had, the one that you want
-	unsure                  // I have no place myself
-	replaced                // another process has it by now
+	known    verdict = iota // the process has the place that it names
+	another                 // another process has, or had, that place
+	unsure                  // the answering process has no place itself
+	replaced                // another process has replaced it
 )
 
-// caller is a process that wants a place.
+// caller is a process that asks for a place.
 type caller struct {
 	life  [processIDLen]byte
 	conns int
 }
 
-// greet judges what a process says of itself. The first process of a rank that a founder meets is a founder to it, and remains so: only who is one to all
-// others takes part in the first vote, so that no two of one rank do.
-func (c *Member) greet(rank int, who greeting) verdict {
+// greet answers a greeting. The first process of a rank that a founder meets is a founder to it, and remains so. Only a
+// process that is a founder to all others takes part in the first vote, so no two of one rank do.
+func (c *Member) greet(rank int, g greeting) verdict {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old, met := c.lives[rank]
 	switch {
-	case met && old.Life == who.life:
+	case met && old.Life == g.life:
 		return known
-	case met && who.turn > fresh && who.turn < old.Turn:
+	case met && g.turn > fresh && g.turn < old.Turn:
 		return replaced
-	case met && who.turn <= fresh, who.turn == fresh && c.turn > founder:
+	case met && g.turn <= fresh, g.turn == fresh && c.turn > founder:
 		return another
-	case met || who.turn != fresh || c.turn != fresh:
+	case met || g.turn != fresh || c.turn != fresh:
 		return unsure
 	}
-	c.lives[rank] = holder{who.life, founder}
+	c.lives[rank] = holder{g.life, founder}
 	return known
 }
 
-// connected notes that a process has made a connection. The function that it returns notes its end.
-func (c *Member) connected(rank int, who greeting) func() {
+// connected counts a connection of a process. The function that it returns ends the count.
+func (c *Member) connected(rank int, g greeting) func() {
 	count := func(n int) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if who.turn != late {
+		if g.turn != late {
 			c.here[rank] += n
 			return
 		}
 		k := c.callers[rank]
-		if n > 0 && k.life != who.life {
-			k = caller{life: who.life}
+		if n > 0 && k.life != g.life {
+			k = caller{life: g.life}
 		}
-		if k.life == who.life {
+		if k.life == g.life {
 			k.conns += n
 			c.callers[rank] = k
 		}
@@ -233,29 +237,29 @@ func (c *Member) connected(rank int, who greeting) func() {
 	return func() { count(-1) }
 }
 
-// greeting is what this process says of itself; the channel is closed when that is true no more.
+// greeting is this process's own; the channel is closed when it changes.
 func (c *Member) greeting() (greeting, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return greeting{c.own, c.turn}, c.turned
 }
 
-// become gives this process its turn. The caller has c.mu.
+// become sets this process's turn. The caller has c.mu.
 func (c *Member) become(turn int) {
 	c.turn = turn
 	close(c.turned)
 	c.turned = make(chan struct{})
 }
 
-// answered takes in what another process has said to mine.
+// answered processes the answer of another process to mine.
 func (c *Member) answered(from int, mine greeting, text []byte) error {
 	if len(text) != processIDLen+1 {
-		return fmt.Errorf("%s %d does not say which process it is", c.cfg.Words.Member, from)
+		return fmt.Errorf("%s %d does not identify its process", c.cfg.Words.Member, from)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch says := verdict(text[processIDLen]); {
-	case mine.turn != c.turn && mine.turn != fresh: // something else is true by now
+	case mine.turn != c.turn && mine.turn != fresh: // the answer is outdated
 	case says == replaced && c.turn > fresh:
 		return &ReplacedError{c.cfg.Rank, fmt.Sprintf("%s %d (%s)", c.cfg.Words.Member, from, c.cfg.Members[from]), c.cfg.Words.Member}
 	case says == another && c.turn == fresh:
@@ -268,7 +272,7 @@ func (c *Member) answered(from int, mine greeting, text []byte) error {
 			h = holder{[processIDLen]byte(text), founder}
 			c.lives[from] = h
 		}
-		if h.Life != [processIDLen]byte(text) { // it will hear that it is late
+		if h.Life != [processIDLen]byte(text) { // it is late, and learns so from the others
 			break
 		}
 		c.agreed[from] = true
@@ -280,7 +284,8 @@ func (c *Member) answered(from int, mine greeting, text []byte) error {
 	return nil
 }
 
-// form waits until this process is a founder to all others, or is told that another one had its place: then it returns false.
+// form waits until this process is a founder to all others, or learns that another one had its place: then it returns
+// false.
 func (c *Member) form(ctx context.Context) (founds bool, err error) {
 	site := flightrecorder.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others that may coordinate", "", "")
 	defer site.Close()
@@ -291,7 +296,7 @@ func (c *Member) form(ctx context.Context) (founds bool, err error) {
 		c.mu.Lock()
 		missing := c.others(func(r int) bool { return c.agreed[r] })
 		if c.turn == fresh && len(missing) == 0 {
-			c.turn = founder // its connections may stay: to others it was one
+			c.turn = founder // its connections may stay: to the others it already was one
 		}
 		turn, turned := c.turn, c.turned
 		c.mu.Unlock()
@@ -302,7 +307,7 @@ func (c *Member) form(ctx context.Context) (founds bool, err error) {
 		select {
 		case <-c.met:
 		case <-turned:
-		case <-c.in: // of somebody who is further than we are, and says it again
+		case <-c.in: // of a member that has formed the group already, and repeats it
 		case <-limit.C:
 			return false, &FormError{c.cfg.JoinTimeout, missing, c.cfg.Words}
 		case <-ctx.Done():
@@ -321,17 +326,17 @@ func (c *Member) others(has func(rank int) bool) (at []string) {
 	return at
 }
 
-// silent lists the others that have no connection to this one.
+// silent lists the others without a connection to this one.
 func (c *Member) silent() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.others(func(r int) bool { return c.here[r] > 0 })
 }
 
-// admitPause is how long a newcomer has to answer before the next attempt to let somebody in.
+// admitPause is the time that a new member has to answer before the next one can be admitted.
 const admitPause = time.Second
 
-// letIn has members agree, if this one leads, that processes which ask for a place that is vacant have it.
+// letIn proposes, if this member leads, that processes which ask for a vacant place get it.
 func (c *Member) letIn(core *core) {
 	if core.term == 0 || core.now < c.admitAt {
 		return
@@ -339,28 +344,28 @@ func (c *Member) letIn(core *core) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for rank, k := range c.callers {
-		if k.conns == 0 || core.seated(lateID(rank, k.life)) || !core.vacant(rank) {
+		if k.conns == 0 || core.votes(lateID(rank, k.life)) || !core.vacant(rank) {
 			continue
 		}
 		if err := core.admit(rank, k.life); err != nil {
-			c.log.Debug("a process is not let in yet", "member", rank, "reason", err)
+			c.log.Debug("could not admit a process yet", "member", rank, "reason", err)
 			continue
 		}
-		c.log.Info("a process gets the place of one that is not heard of any more", "member", rank)
+		c.log.Info("replaced a silent member by another process of its rank", "member", rank)
 		c.admitAt = core.now + admitPause
 		return
 	}
 }
 
-// seats takes over who has which place, as members have agreed.
-func (c *Member) seats(core *core) {
+// updatePlaces takes over the agreed holders of places.
+func (c *Member) updatePlaces(core *core) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for rank, h := range core.state.Seats {
+	for rank, h := range core.state.Places {
 		switch {
 		case rank == c.cfg.Rank && h.Life == c.own && c.turn != h.Turn:
 			c.become(h.Turn)
-			c.log.Info("has the place of a process that was of this rank before")
+			c.log.Info("got the place of an earlier process of this rank")
 		case rank != c.cfg.Rank && c.lives[rank].Turn < h.Turn:
 			c.lives[rank] = h
 			if c.callers[rank].life == h.Life {

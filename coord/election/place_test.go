@@ -39,7 +39,7 @@ func TestPlacesAreTakenAgain(t *testing.T) {
 				old.dead = true
 				p := w.another(old.rank)
 				died := w.now
-				for w.run(100 * time.Millisecond); !p.seated(p.self); w.run(100 * time.Millisecond) {
+				for w.run(100 * time.Millisecond); !p.votes(p.self); w.run(100 * time.Millisecond) {
 					if w.now-died > 20*time.Second {
 						t.Fatalf("%d members, seed %d: nobody has the place of member %d after %v", k, seed, i, w.now-died)
 					}
@@ -54,8 +54,8 @@ func TestPlacesAreTakenAgain(t *testing.T) {
 				t.Errorf("seed %d: in the end note %q, voters %x", seed, got, last.conf.Voters)
 			}
 			for rank := range k {
-				if last.state.Seats[rank].Turn != 2 {
-					t.Errorf("seed %d: the place of member %d is had for the %dth time", seed, rank, last.state.Seats[rank].Turn)
+				if last.state.Places[rank].Turn != 2 {
+					t.Errorf("seed %d: the place of member %d is had for the %dth time", seed, rank, last.state.Places[rank].Turn)
 				}
 			}
 		}
@@ -83,7 +83,7 @@ func TestAPlaceThatIsTaken(t *testing.T) {
 	w.settle(first)
 	w.run(10 * time.Second)
 	for _, p := range w.members[3:] {
-		if p.seated(p.self) || p.index > 0 {
+		if p.votes(p.self) || p.index > 0 {
 			t.Errorf("a process has the place of member %d, who is there", p.rank)
 		}
 	}
