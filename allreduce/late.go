@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Late is the all-reduce for n ranks of which one, late, arrives after the others. They sum their vectors while they
+// Late is the all-reduce for n ranks where rank late arrives after the others. They sum their vectors while they
 // wait for it, in a reduce-scatter around a ring of n-1 ranks and blocks. Then rank late sends each of them its block,
 // to which the owner adds its sum, and each owner sends the result to all. After its arrival rank late sends and
 // receives one vector, in two steps; in Ring it is 2(n-1)/n vectors in 2(n-1) steps.

@@ -254,7 +254,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		says, orders, err := c.engine.Fault(e.Fault)
 		if err == nil {
 			c.log.Warn(says.What, "at", p.conn.Peer(),
-				says.Unit, e.Fault.Generation, says.Whom, e.Fault.Suspect, "reason", e.Fault.Reason)
+				says.Unit, e.Fault.Generation, says.Member, e.Fault.Suspect, "reason", e.Fault.Reason)
 		}
 		return c.decided(p, orders, err)
 	case wire.KindSaved:

@@ -99,7 +99,7 @@ func (c *Coordinator) copied(effects []copies.Effect) error {
 			}
 		case copies.Tell:
 			c.placing.tellView(&c.peers, e.Shard)
-		case copies.Seats:
+		case copies.Count:
 			c.peers.servers[e.Server].hello.Shards += e.More
 		case copies.Forget:
 			c.placing.forgetCopy(&c.peers, c.peers.servers[e.Server], e.Shard)

@@ -62,8 +62,8 @@ type (
 	Persist struct{}
 	// Tell makes the view of a shard known to its holders, then to workers.
 	Tell struct{ Shard int }
-	// Seats is the change in the number of copies of a server.
-	Seats struct{ Server, More int }
+	// Count is the change in the number of copies of a server.
+	Count struct{ Server, More int }
 	// Forget makes a server drop a copy that is not in any view.
 	Forget struct{ Server, Shard int }
 	// Note is a line of the run log. It has the view of that time.
@@ -98,7 +98,7 @@ type (
 
 func (Persist) effect()   {}
 func (Tell) effect()      {}
-func (Seats) effect()     {}
+func (Count) effect()     {}
 func (Forget) effect()    {}
 func (Note) effect()      {}
 func (Whole) effect()     {}
@@ -342,7 +342,7 @@ func (k *Copies) Share(shard, server int, took time.Duration) ([]Effect, error) 
 		return nil, err
 	}
 	line := runlog.Replica{Shard: shard, Event: "copied", Server: server, Took: runlog.SecondsOf(took)}
-	return []Effect{Persist{}, Seats{server, 1}, k.note(line), Tell{shard}}, nil
+	return []Effect{Persist{}, Count{server, 1}, k.note(line), Tell{shard}}, nil
 }
 
 // Uncopied records that a copy was abandoned before it counted. Another one begins after a pause.
@@ -362,7 +362,7 @@ func (k *Copies) Unshare(now time.Time, shard, server int, why string, lost bool
 		return nil
 	}
 	wholes := whole(shard, k.table.Drop(shard, server))
-	effects := []Effect{Persist{}, Seats{server, -1}, Forget{server, shard}, k.uncopied(now, shard, server, why)}
+	effects := []Effect{Persist{}, Count{server, -1}, Forget{server, shard}, k.uncopied(now, shard, server, why)}
 	if !lost {
 		effects = append(effects, Tell{shard})
 	}

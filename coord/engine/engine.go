@@ -354,7 +354,7 @@ type Batch struct {
 }
 
 // Failure describes a fault in words for the log.
-type Failure struct{ What, Unit, Whom string }
+type Failure struct{ What, Unit, Member string }
 
 // Told is the reports of members to the successor of another engine.
 type Told struct {
