@@ -49,7 +49,7 @@ func New() *cobra.Command {
 		Use:     "star-chaos",
 		Version: build.Built().String(),
 		Short:   "Break a running job on purpose, and see what it promises",
-		Long: `Runs a job as star run does, and breaks it while it trains, by a schedule of faults made from --seed: workers are killed, told to leave,
+		Long: `Runs a job as star run does, and breaks it while it trains, by a schedule of faults made from --fault-seed: workers are killed, told to leave,
 stopped, stopped for 800 ms of each second; the ways to the servers are cut, fall silent, become slow, turn bits over; servers are killed;
 wall clocks jump; the mode is changed and changed back.
 Then it reads the run logs and the checkpoints, and says which promises were kept. The same seed gives the same schedule.
