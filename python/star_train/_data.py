@@ -326,7 +326,8 @@ def loader(
         raise StarError("star.loader(shuffle=False): the job shuffles samples, by its --seed; leave it away, or give a sampler, which sets the order", _link.EXIT_USAGE)
     if not own and not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise StarError(
-            "star.loader needs a data set with len() and [i], so that the job can hand out its samples, or an IterableDataset: %s is neither" % type(dataset).__name__, _link.EXIT_USAGE
+            "star.loader needs a data set with len() and [i], so that the job can hand out its samples, or an IterableDataset: %s is neither" % type(dataset).__name__,
+            _link.EXIT_USAGE,
         )
     if samples and not own:
         raise StarError("star.loader(samples=%d): the data set has %d; leave it away" % (samples, len(dataset)), _link.EXIT_USAGE)
