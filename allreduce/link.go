@@ -4,6 +4,11 @@ import (
 	"time"
 )
 
+// For vectors there is one link between two ranks, which all operations use one
+// after the other. So the positions of the two ends in a stream must agree at
+// all times: what one end sends too much or too little, the other one takes for
+// part of the next operation. Headers (run.go) detect that.
+
 // link carries bytes both ways between two ranks and never blocks. It is for
 // one goroutine. Its errors are permanent; io.EOF: the other end is gone.
 type link interface {
