@@ -112,6 +112,7 @@ func (c *checked) send(b []byte) (int, error) {
 		// One call for all pieces. What it does not take is sent again in the
 		// next round: heads stay in next until they are gone.
 		n, err := c.sendAll()
+		// The caller counts the bytes of its vector, without heads.
 		taken := c.account(n)
 		sent += taken
 		if err != nil || taken < planned {
@@ -296,6 +297,8 @@ func (c *checked) view(size int) ([]byte, error) {
 
 func (c *checked) skip(n int) { c.r += n }
 
+// read copies verified bytes from the buffer. When it is empty, a long parcel
+// goes directly into dst (past), and another one to the buffer.
 func (c *checked) read(dst []byte) (int, error) {
 	got := 0
 	for got < len(dst) {

@@ -89,6 +89,7 @@ type socket struct {
 	// pipe is nil until something is lent.
 	pipe *pipe
 
+	// two and iov are kept, because a new slice for each call would be garbage.
 	two [2][]byte    // of readTwo
 	iov []unix.Iovec // of pieces
 }

@@ -136,6 +136,8 @@ func (s *stream) skip(n int) {
 	s.changed.Broadcast()
 }
 
+// read copies one piece: what continues at the front of in's memory comes with
+// the next call.
 func (s *stream) read(dst []byte) (int, error) {
 	b, err := s.view(1)
 	n := copy(dst, b)

@@ -195,6 +195,9 @@ func (m *Model) fit(ctx context.Context, g *Group) error {
 	if short != nil {
 		m.Alpha = short.Seconds / steps
 	}
+	// The ring has 2(n-1) messages, sends a share of (n-1)/n of the vector
+	// twice and adds it once: what is left of its time is the cost of the
+	// bytes.
 	if long != nil {
 		share := float64(n-1) / float64(n) * float64(long.Bytes)
 		m.Beta = max(0, (long.Seconds-2*float64(n-1)*m.Alpha-share*m.Gamma)/(2*share))

@@ -225,6 +225,7 @@ func (p Plan) Validate(n int) error {
 			}
 			home[w], placed[w] = i, true
 		}
+		// Several groups may name a rider, but each only once.
 		riders := make(map[star.Worker]bool, len(g.Riders))
 		for _, w := range g.Riders {
 			if w < 0 || int(w) >= n {

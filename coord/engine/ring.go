@@ -233,6 +233,7 @@ func (r *Ring) Tally(t wire.Tally) ([]Ready, error) {
 	}
 	rd.arrived[k] = true
 	rd.left--
+	// Versions are completed in order, and none while a ring forms: its members first agree on the version.
 	if rd.left > 0 || i > 0 || len(r.forming) > 0 {
 		return nil, nil
 	}
@@ -291,6 +292,7 @@ func (r *Ring) arrived(rec *star.Record) {
 		r.riderBatches[rec.Worker] = e
 		return
 	}
+	// The round of a member's record is the one that begins with the version of its basis.
 	if i := rec.Basis - r.version; i >= 0 && i < int64(len(r.rounds)) {
 		if k := slices.Index(r.rounds[i].members, rec.Worker); k >= 0 {
 			r.rounds[i].norm2[k] = rec.Norm2
@@ -307,6 +309,7 @@ func (r *Ring) complete() {
 	r.drawn(&rd)
 	at := r.version
 	r.version++
+	// A complete round shows that this ring works: earlier failures do not count any more.
 	r.faults = 0
 	clear(r.suspects)
 	clear(r.accusers)
@@ -456,6 +459,7 @@ func (r *Ring) hire(pull bool) {
 		if _, busy := r.riderBatches[w]; busy || !r.states[w].live {
 			continue
 		}
+		// At the end of the stream the other riders get nothing either.
 		s, ok := r.take(r.plan.Share(w, r.batch))
 		if !ok {
 			return
@@ -539,6 +543,8 @@ func (r *Ring) Lacking() []star.Worker {
 	if len(r.rounds) > 0 {
 		for i, w := range r.rounds[0].members {
 			rd := &r.rounds[0]
+			// In a round that closes, a member that has reported its samples waits for the others, not they
+			// for it.
 			if !rd.arrived[i] && (rd.quorum == 0 || rd.closed || !rd.said[i]) {
 				ws = append(ws, w)
 			}
@@ -555,6 +561,7 @@ func (r *Ring) Save() Cut {
 		f = r.staged
 	}
 	r.saveAt, r.kept = r.next, nil
+	// No round is granted, so the present version is the one to save.
 	if r.version == r.next {
 		p := r.progress()
 		r.kept = &p
