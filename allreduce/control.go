@@ -74,8 +74,8 @@ func (m notice) bytes() []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 }
 
-// parseNotice decodes a notice. The length of the texts is checked before it is
-// used, and the checksum before anything is believed.
+// parseNotice decodes a notice. It verifies the checksum before it uses a
+// field.
 func parseNotice(b []byte) (notice, error) {
 	if b[0] != noticeMagic || b[1] < byte(noticeComplaint) || b[1] > byte(noticeBye) || int(b[2]) > noticeTexts {
 		return notice{}, fmt.Errorf("bad notice % x", b[:4])

@@ -15,9 +15,15 @@ import (
 // rank need not know whether the others have begun: what it sends waits in the
 // link until they do.
 //
-//	begin ──► headers ──► transfers ◄──byte moves── polling, then asleep ──► end
-//	             │            └──────nothing to do──────────▲
-//	             └─ differ ─► report ◄─ link failed, timeout, context ended, Close
+//	headers ──► transfers ──► receipts ──► end
+//	              │   ▲
+//	 no byte moves│   │a byte has moved
+//	              ▼   │
+//	             polling ──its time is over──► asleep
+//
+// In each state the operation fails when a peer is in another one, a link
+// fails, no byte moves until the timeout, the context ends, or Close is called.
+// Then the rank reports the reason (control.go).
 //
 // Invariants:
 //

@@ -268,7 +268,7 @@ func (s *socket) read(dst []byte) (int, error) {
 
 func (s *socket) kind() string { return s.name }
 
-// close may be called twice. Later calls of other methods return net.ErrClosed.
+// close may be called twice. Later reads return net.ErrClosed.
 func (s *socket) close() {
 	if s.fd >= 0 {
 		unix.Close(s.fd)
