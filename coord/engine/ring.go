@@ -375,6 +375,7 @@ func (r *Ring) complete() {
 		noise = pgns.Update{}
 	}
 	o.Fire, o.Stale, o.Pieces, o.More, o.Used, o.Noise, o.Round = f, stale, pieces, more, l.used, noise, noise.Round
+	// One gradient alone shows no noise. How it differs from the gradient before may.
 	if len(noise.Gradients) == 1 && l.states[f.Gradients[0].Worker].last.basis == at {
 		o.Pair, _ = l.states[f.Gradients[0].Worker].pair(l.used, int64(noise.Round))
 	}
@@ -497,6 +498,8 @@ func (r *Ring) grant(ahead int64) {
 				rd.total += int64(rd.whole(i))
 				continue
 			}
+			// In a later turn this is the batch of the turn before, at turn 0 one that was kept when the ring
+			// formed again.
 			s, held := r.hand[w]
 			if !held && r.turn(r.next) == 0 {
 				s, _ = r.take(r.plan.Share(w, r.batch) * max(1, local))
@@ -520,6 +523,7 @@ func (r *Ring) grant(ahead int64) {
 			r.states[w].most = max(r.states[w].most, rd.whole(i))
 			m := wire.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: local, Micro: f.micro, Cap: f.cap}
 			if rd.parts != nil {
+				// With a queue the total is known only after the members have exchanged their samples.
 				m.Total, m.Part, m.More = 0, rd.parts[i], rd.beside[i]
 			}
 			o.Releases = append(o.Releases, m)
