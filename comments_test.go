@@ -144,16 +144,11 @@ func base(e ast.Expr) string {
 	return ""
 }
 
-// unmended are folders with comments that these tests would reject.
-var unmended = []string{"coord/", "modes/", "transport/"}
-
-// each calls f with every file, but for those of unmended folders.
+// each calls f with every file.
 func (s *source) each(f func(p *sourcePackage, name string, file *ast.File)) {
 	for _, p := range s.packages {
 		for name, file := range p.files {
-			if !slices.ContainsFunc(unmended, func(dir string) bool { return strings.HasPrefix(name, dir) }) {
-				f(p, name, file)
-			}
+			f(p, name, file)
 		}
 	}
 }

@@ -65,6 +65,7 @@ const (
 	behind = 1 << 10
 )
 
+// sizeWord returns the size word of a parcel of n bytes.
 func sizeWord(n int) uint32 { return uint32(n) | ^uint32(n)<<sizeBits }
 
 // errDamaged reports that received bytes differ from those sent.
@@ -72,6 +73,8 @@ type errDamaged struct{ what string }
 
 func (e errDamaged) Error() string { return "received bytes are damaged: " + e.what }
 
+// newChecked adds checksums to a link. Its peer must do the same from the same
+// position on.
 func newChecked(l link) *checked { return &checked{link: l} }
 
 // sumsAhead is how many parcels are summed before the first of them is sent,
@@ -106,7 +109,10 @@ func (c *checked) send(b []byte) (int, error) {
 			c.out = append(c.out, rest[:k])
 			rest, planned = rest[k:], planned+k
 		}
+		// One call for all pieces. What it does not take is sent again in the
+		// next round: heads stay in next until they are gone.
 		n, err := c.sendAll()
+		// The caller counts the bytes of its vector, without heads.
 		taken := c.account(n)
 		sent += taken
 		if err != nil || taken < planned {
@@ -123,6 +129,7 @@ func parcelOf(b []byte) (head [parcelHead]byte) {
 	return head
 }
 
+// sizeOf returns the size in the head of a parcel.
 func sizeOf(head [parcelHead]byte) int {
 	return int(binary.LittleEndian.Uint32(head[:]) & (1<<sizeBits - 1))
 }
@@ -152,6 +159,8 @@ func (c *checked) account(n int) (taken int) {
 		if n == 0 {
 			return taken
 		}
+		// The parcel has begun, and with it its checksum: the caller must send
+		// the same bytes.
 		head := c.next[0]
 		c.next = c.next[:copy(c.next, c.next[1:])]
 		k = min(n, parcelHead)
@@ -254,6 +263,8 @@ func (c *checked) past(dst []byte) (n int, ok bool, err error) {
 		}
 		c.whole, c.got = dst[:size], copy(dst, c.in[parcelHead:c.w])
 		c.w = parcelHead
+		// The caller reads to another place now; fill takes the parcel back into
+		// the buffer.
 	} else if &c.whole[0] != &dst[0] {
 		return 0, false, nil
 	}
@@ -274,6 +285,7 @@ func (c *checked) past(dst []byte) (n int, ok bool, err error) {
 	return size, true, nil
 }
 
+// view returns verified bytes only.
 func (c *checked) view(size int) ([]byte, error) {
 	for c.m-c.r < size {
 		if ok, err := c.fill(); !ok || err != nil {
@@ -285,6 +297,8 @@ func (c *checked) view(size int) ([]byte, error) {
 
 func (c *checked) skip(n int) { c.r += n }
 
+// read copies verified bytes from the buffer. When it is empty, a long parcel
+// goes directly into dst (past), and another one to the buffer.
 func (c *checked) read(dst []byte) (int, error) {
 	got := 0
 	for got < len(dst) {
@@ -310,6 +324,7 @@ func (c *checked) read(dst []byte) (int, error) {
 	return got, nil
 }
 
+// resize has effect on the link below: a parcel keeps its size.
 func (c *checked) resize(segment int) {
 	if s, ok := c.link.(interface{ resize(segment int) }); ok {
 		s.resize(segment)

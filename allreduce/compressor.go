@@ -170,6 +170,8 @@ func (c *Compressor) Join(ctx context.Context, g *Group) (Decision, error) {
 // compare checks that all ranks have the same configuration.
 func (c *Compressor) compare(ctx context.Context, g *Group) error {
 	// For each rank: length, hash of shapes, name of the codec.
+	// Numbers of a fixed size: ranks that disagree about the vector must still
+	// be able to run this operation.
 	const words = 10
 	var name [8 * (words - 2)]byte
 	copy(name[:], c.cfg.Codec)
@@ -247,6 +249,7 @@ func (c *Compressor) AllReduce(ctx context.Context, v []float32, from int) error
 		c.Keep()
 	}
 	if !p.flushed {
+		// Undo restores this.
 		copy(c.before[at.from:at.to], c.residual[at.from:at.to])
 		c.recent = append(c.recent, at)
 	}
@@ -285,6 +288,8 @@ func (c *Compressor) part(at extent) (*part, error) {
 	}
 	p.feedback = compress.FeedbackOver(c.codec, e)
 	p.bytes = make([]int, n)
+	// A message that cannot be cut has a size that only its rank knows: every
+	// rank collects the messages of all.
 	unit, cut := compress.Unit(c.codec)
 	if !cut {
 		p.sizes = make([]int64, n)
@@ -296,6 +301,7 @@ func (c *Compressor) part(at extent) (*part, error) {
 		return p, nil
 	}
 	p.elements = make([]int, n+1)
+	// A unit is encoded as a whole, so blocks begin with one.
 	units := (len(e) + unit - 1) / unit
 	for r := range n {
 		_, hi := Block(units, n, r)

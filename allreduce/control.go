@@ -16,7 +16,7 @@ import (
 // its verdict to all.
 //
 //	running ──timeout──► complained ──verdict, or no answer──► failed
-//	   └─query from rank 0─► answers "waiting", and goes on
+//	   └─query from rank 0─► answered "waiting" ──the same──► failed
 
 // notice is a message about a failure.
 type notice struct {
@@ -51,6 +51,8 @@ const (
 
 const noticeMagic = 0xA1
 
+// bytes encodes a notice. It cuts texts that are too long: the position in the
+// operation is more useful than the end of a cause.
 func (m notice) bytes() []byte {
 	b := make([]byte, noticeFields, noticeSize)
 	op, why := m.fault.Operation, ""
@@ -72,6 +74,8 @@ func (m notice) bytes() []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 }
 
+// parseNotice decodes a notice. It verifies the checksum before it uses a
+// field.
 func parseNotice(b []byte) (notice, error) {
 	if b[0] != noticeMagic || b[1] < byte(noticeComplaint) || b[1] > byte(noticeBye) || int(b[2]) > noticeTexts {
 		return notice{}, fmt.Errorf("bad notice % x", b[:4])
@@ -100,6 +104,8 @@ type controlLink struct {
 	bye  bool
 }
 
+// send writes a notice, best effort: a failure of this link shows where it is
+// read.
 func (w *controlLink) send(m notice) {
 	b := m.bytes()
 	// A notice is small and rare: a link without room for it has been broken
@@ -155,6 +161,8 @@ func (g *Group) at0(i int) int {
 	return 0
 }
 
+// tell sends a notice over all control links: rank 0 reaches every rank,
+// another rank reaches rank 0.
 func (g *Group) tell(m notice) {
 	for _, c := range g.control {
 		if c != nil {
@@ -177,6 +185,7 @@ func (g *Group) listen() error {
 		ok, err := c.poll()
 		if err != nil {
 			g.drop(i)
+			// A peer that has closed in good order is no failure.
 			if c.bye {
 				continue
 			}
@@ -194,10 +203,16 @@ func (g *Group) listen() error {
 		case m.kind == noticeVerdict:
 			return g.adopt(m.fault, None)
 		case m.kind == noticeComplaint:
+			// Only rank 0 gets complaints. Its report makes the complaint the
+			// verdict for all.
 			return g.report(&m.fault)
 		case m.kind == noticeWaiting:
+			// Only rank 0 gets this unasked: one rank has timed out, and rank 0
+			// looks for the cause.
 			return g.judge(g.waitingFor(timedOut(g.timeout)), i, &m.fault)
 		case m.kind == noticeQuery:
+			// An answer shows that this rank is alive and in the operation. The
+			// operation has failed, so the verdict follows.
 			e := g.waitingFor(timedOut(time.Since(g.moved).Round(time.Millisecond)))
 			g.tell(notice{noticeWaiting, *e})
 			return g.verdict(e)
@@ -228,6 +243,7 @@ func (g *Group) report(e *Error) error {
 
 // abandon fails because this rank gives up.
 func (g *Group) abandon(err error) error {
+	// Rank 0 decides for all, so its own reason is the verdict.
 	kind := noticeComplaint
 	if g.rank == 0 {
 		kind = noticeVerdict
@@ -238,6 +254,7 @@ func (g *Group) abandon(err error) error {
 
 // expired fails because no byte has moved for too long.
 func (g *Group) expired() error {
+	// Rank 0 looks for the rank at fault itself. Another rank asks it to.
 	e := g.waitingFor(timedOut(g.timeout))
 	if g.rank == 0 {
 		return g.judge(e, 0, nil)
@@ -270,6 +287,8 @@ func (g *Group) verdict(e *Error) error {
 		case ok && m.kind == noticeBye:
 			c.bye = true
 		case ok && m.kind == noticeVerdict:
+			// This rank's own error has the cause, such as damaged bytes; the
+			// verdict repeats it.
 			if m.fault.Rank == e.Rank && !errors.Is(e.Err, errTimeout) {
 				return e
 			}
@@ -279,6 +298,7 @@ func (g *Group) verdict(e *Error) error {
 		}
 		left := time.Until(end)
 		if left <= 0 {
+			// Rank 0 judges timeouts. If it is silent itself, it is at fault.
 			if errors.Is(e.Err, errTimeout) {
 				return g.here(0, fmt.Errorf("it does not answer, and %w", e))
 			}
@@ -293,6 +313,7 @@ func (g *Group) verdict(e *Error) error {
 // rank 0 waits for; the rank of control link from has reported what it waits
 // for.
 func (g *Group) judge(mine *Error, from int, reported *Error) error {
+	// waits is by rank: what each rank that has answered waits for.
 	waits := make([]*Error, len(g.peers))
 	waits[0] = mine
 	if reported != nil {
@@ -310,6 +331,7 @@ func (g *Group) judge(mine *Error, from int, reported *Error) error {
 				continue
 			}
 			if c == nil || c.bye {
+				// A rank that has left explains why the others wait.
 				return fail(g.here(i, errGone))
 			}
 			m, ok, err := c.next()
@@ -331,6 +353,8 @@ func (g *Group) judge(mine *Error, from int, reported *Error) error {
 		}
 		left := time.Until(end)
 		switch {
+		// Every rank has answered, so none hangs: the error lists which rank
+		// waits for which.
 		case silent == None:
 			var all []string
 			for r, e := range waits {
@@ -341,6 +365,8 @@ func (g *Group) judge(mine *Error, from int, reported *Error) error {
 		case left <= 0:
 			return fail(g.here(silent, fmt.Errorf("%w, and it does not answer: it hangs, or has not begun", timedOut(g.timeout))))
 		}
+		// Any control link may bring the next answer, so all are polled every
+		// millisecond.
 		g.waiter.wait(nil, min(left, time.Millisecond))
 	}
 }

@@ -187,6 +187,8 @@ func (m *Model) measured(a Algorithm, n int, size int64) (float64, bool) {
 	switch {
 	case lo == nil && hi == nil:
 		return 0, false
+	// Below the shortest sample, messages take about as long as that one;
+	// beyond the longest, time grows with the size.
 	case lo == nil:
 		return hi.Seconds, true
 	case hi == nil:
@@ -240,6 +242,8 @@ func (g *Group) choose(c call, size int) Algorithm {
 	if g.chosen.ok && g.chosen.size == size {
 		return g.chosen.algorithm
 	}
+	// All ranks choose from the same model and settings, so they agree without
+	// a message.
 	a, n := g.cfg.Algorithm, len(g.peers)
 	if a == AlgorithmLate && (g.late.rank == None || size < lateSize) {
 		a = AlgorithmAuto

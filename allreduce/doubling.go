@@ -93,11 +93,15 @@ func HalvingDoubling(n, rank int) Schedule {
 	s := Schedule{Blocks: f.p}
 	all := Span{0, f.p}
 	step := f.in(&s, all)
+	// mine is the part of the vector that this rank still adds up. In the
+	// second half it is what is complete here.
 	mine := all
 	for d := f.p / 2; d > 0; d /= 2 {
 		if f.id != None {
 			peer := f.real(f.id ^ d)
 			low, high := Span{mine.Lo, mine.Lo + d}, Span{mine.Lo + d, mine.Hi}
+			// The bit of the distance decides, so both ranks of a pair choose
+			// opposite halves.
 			keep, give := low, high
 			if f.id&d != 0 {
 				keep, give = high, low

@@ -241,6 +241,7 @@ const (
 	sharedSegment = 256 << 10
 )
 
+// segmentFor returns the segment of links of a kind. A setting has precedence.
 func segmentFor(c *Config, kind string) int {
 	switch {
 	case c.Segment > 0:
@@ -297,6 +298,7 @@ func (g *Group) far(rank int) bool { return g.hosts == nil || g.hosts[rank] != g
 // running operation fails.
 func (g *Group) Close() error {
 	g.closing.Store(true)
+	// A running operation sees closing and fails; then this continues.
 	g.busy <- struct{}{}
 	defer func() { <-g.busy }()
 	if g.closed {
@@ -402,6 +404,8 @@ func (g *Group) operate(ctx context.Context, o operation, buf []byte) error {
 	o.number, o.generation = g.number, g.cfg.Generation
 	o.algorithm = g.choose(o.call, len(buf))
 	if o.algorithm == AlgorithmLate {
+		// The header has it in place of a root, so ranks that disagree about
+		// the late rank find out.
 		o.root = g.late.rank
 	}
 	if o.call == callAllReduce {
@@ -415,16 +419,21 @@ func (g *Group) operate(ctx context.Context, o operation, buf []byte) error {
 		g.site.End()
 	}
 	if err != nil {
+		// The caller may change the vector from now on, and no peer may see
+		// that.
 		if e := g.reclaim(); e != nil {
 			err = errors.Join(err, e)
 		}
 		g.err = err
 		return err
 	}
+	// The group must not keep the caller's vector alive.
 	g.now.buf = nil
 	return nil
 }
 
+// program returns this rank's program for an operation. Programs are cached,
+// because a training job repeats the same sizes.
 func (g *Group) program(o operation) programSteps {
 	if o.call == callDeliver || o.call == callCollect {
 		return g.arranged
@@ -469,6 +478,8 @@ func schedule(c call, a Algorithm, hosts []int, rank, root int) Schedule {
 	return allReduceSchedule(a, hosts, rank)
 }
 
+// allReduceSchedule returns rank's part of an all-reduce. Algorithms that
+// depend on hosts get them; the others need the number of ranks only.
 func allReduceSchedule(a Algorithm, hosts []int, rank int) Schedule {
 	n := len(hosts)
 	switch a {

@@ -33,6 +33,8 @@ func hierarchy(hosts []int, rank int, between func(n, rank int) Schedule) Schedu
 	}
 	mine := h[hosts[rank]]
 	k, i := len(mine), slices.Index(mine, rank)
+	// The schedule between hosts, in which a host takes the place of a rank.
+	// Each part runs its own, on blocks of its own.
 	inner := between(len(h), hosts[rank])
 	part := func(j int) Span { return Span{j * inner.Blocks, (j + 1) * inner.Blocks} }
 	s := Schedule{Blocks: parts * inner.Blocks, Steps: 2*(most-1) + inner.Steps}
@@ -59,6 +61,8 @@ func hierarchy(hosts []int, rank int, between func(n, rank int) Schedule) Schedu
 			}
 		}
 	}
+	// A host with fewer ranks than the largest one leaves steps unused, so that
+	// a step has the same number on all hosts.
 	local(0, true)
 	if i < parts {
 		leader := func(host int) int {
@@ -90,6 +94,8 @@ func groupByHost(hosts []int) [][]int {
 		g[h] = append(g[h], r)
 	}
 	for h, ranks := range g {
+		// Hosts are numbered without gaps by numberHosts; only a caller's own
+		// numbers can fail here.
 		if h < 0 || len(ranks) == 0 {
 			panic("allreduce: Hierarchy: a host without ranks")
 		}
@@ -157,6 +163,8 @@ func loadOf(all []Schedule, hosts []int) load {
 		}
 		l.local, l.added = max(l.local, inside), max(l.added, added)
 	}
+	// A step with a transfer between hosts takes as long as that one, whatever
+	// happens inside hosts meanwhile.
 	for t := range remote {
 		switch {
 		case remote[t]:
@@ -165,6 +173,8 @@ func loadOf(all []Schedule, hosts []int) load {
 			l.localSteps++
 		}
 	}
+	// A host's link carries both directions at once, so the busier direction
+	// counts.
 	l.remote = max(slices.Max(out), slices.Max(in))
 	return l
 }

@@ -118,6 +118,7 @@ func (l *lateness) decide(medians []float64) (gap float64, changed bool) {
 	n := float64(len(medians))
 	ahead := l.whole * (n - 2) / (n - 1) / (2 * (n - 1) / n)
 	before := l.rank
+	// Two thresholds, so that the late rank does not change with every comparison.
 	switch {
 	case gap > ahead/2:
 		l.rank = last

@@ -4,6 +4,19 @@ import (
 	"time"
 )
 
+// For vectors there is one link between two ranks, which all operations use one
+// after the other. So the positions of the two ends in a stream must agree at
+// all times: what one end sends too much or too little, the other one takes for
+// part of the next operation. Headers (run.go) detect that.
+//
+//	kind     type      connection
+//	tcp      socket    one TCP socket; striped: several
+//	unix     socket    a Unix socket
+//	shm      shared    rings in memory, and a Unix socket for wake-ups
+//	stream   stream    any net.Conn, for TLS and for systems without raw sockets
+//
+// checked adds checksums to a link of the kinds tcp and stream.
+
 // link carries bytes both ways between two ranks and never blocks. It is for
 // one goroutine. Its errors are permanent; io.EOF: the other end is gone.
 type link interface {

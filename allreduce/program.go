@@ -91,6 +91,8 @@ func arrange(s Schedule, ranks int, cuts []int) *program {
 	for i := range blocks {
 		blocks[i].write = None
 	}
+	// Steps overlap as in a pipeline: a dependency is on the bytes that the
+	// earlier transfer has passed (limit), not on its end.
 	depend := func(t *transfer, on int32) {
 		if on == None {
 			return
@@ -129,6 +131,8 @@ func arrange(s Schedule, ranks int, cuts []int) *program {
 					for _, r := range blocks[b].reads {
 						depend(&t, r)
 					}
+					// The sum changes bytes that a send may still lend to a
+					// slow peer.
 					if m.Add {
 						for _, s := range blocks[b].sends {
 							p.transfers[s].zeroCopy = false

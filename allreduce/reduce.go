@@ -87,6 +87,8 @@ type Element interface {
 	float32 | float64 | Float16 | BFloat16 | int32 | int64
 }
 
+// typeOf returns the Type of T. Every Element has one, so the last case needs
+// no test.
 func typeOf[T Element]() Type {
 	var zero T
 	switch any(zero).(type) {
@@ -126,6 +128,7 @@ func elements[T Element](b []byte) []T {
 // length, into dst: in assembly where possible (asmgen), the rest in Go. Both
 // produce the same bits.
 func combineInto(t Type, op Op, dst, src []byte) {
+	// Assembly does whole groups of elements; n is how many bytes that was.
 	n := foldFast(t, op, dst, src[:len(dst)])
 	if n < len(dst) {
 		combines[t][op](dst[n:], src[n:len(dst)])
@@ -175,6 +178,7 @@ func divide(t Type, b []byte, n int) {
 	}
 }
 
+// plain are the types that processors compute with directly.
 type plain interface {
 	float32 | float64 | int32 | int64
 }

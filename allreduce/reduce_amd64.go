@@ -16,6 +16,8 @@ var fast = cpu.X86.HasAVX2 && cpu.X86.HasF16C
 
 // Each function is called directly, so that its arguments stay on the stack.
 
+// foldFast combines whole blocks in assembly and returns how many bytes that
+// were: 0 if the processor or the operation has none.
 func foldFast(t Type, op Op, dst, src []byte) (done int) {
 	n := len(dst) &^ (blockSize - 1)
 	if !fast || n == 0 {

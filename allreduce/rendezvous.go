@@ -43,6 +43,25 @@ const (
 // reached rank 0. Large groups get longer. Tests change it.
 var meshTime = 10 * time.Second
 
+// A group forms in these steps. A failure in any of them closes all connections
+// (abort); the group can then be formed again, on all ranks.
+//
+//	rank 0:  listen ─────► gather: every rank has announced itself ─┐
+//	others:  reach rank 0 ──► join: announce this rank, and wait ◄──┴─ places, model
+//	all:     mesh: dial lower ranks, accept higher ones ──► group: barrier ──► ready
+//
+// The connections to rank 0 stay open: as a sign of life while the mesh is made
+// (watch), and as control links afterwards.
+//
+// Invariants:
+//
+//   - Both ends of a connection compare their settings before they use it
+//     (objection). A refusal has both values and is final.
+//   - Until the group is ready, shut and abort together close every listener and
+//     connection; a connection that is accepted later is closed at once (keep).
+//   - All ranks derive the kinds of links and the algorithms from the same places
+//     and the same model, so they make the same choices.
+
 // greeting opens every connection: to rank 0 of the group, and between two
 // ranks.
 type greeting struct {
@@ -105,6 +124,7 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 	}
 	f := &forming{cfg: cfg, links: make([]link, cfg.Size), parts: make([][]link, cfg.Size), control: make([]net.Conn, cfg.Size)}
 	f.tcp = transport.NewTCP(transport.Config{CongestionControl: cfg.Congestion, SendBuffer: buffer(cfg.SendBuffer), ReceiveBuffer: buffer(cfg.ReceiveBuffer)})
+	// TLS works on net.Conn only, so links are streams then.
 	f.plain = cfg.TLS != nil || !rawSockets
 	f.measured(cfg.Model)
 	stop := context.AfterFunc(ctx, f.abort)
@@ -112,6 +132,7 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 	stop()
 	f.shut()
 	if err != nil {
+		// A refusal says more than the end of the context that followed.
 		if cause := context.Cause(ctx); cause != nil && !errors.As(err, new(*refusal)) {
 			err = fmt.Errorf("%w (%w)", cause, err)
 		}
@@ -137,6 +158,8 @@ func (f *forming) measured(m *Model) {
 	f.tcp.CongestionControl = cmp.Or(f.cfg.Congestion, m.TCP.Congestion)
 	f.tcp.SendBuffer = buffer(cmp.Or(f.cfg.SendBuffer, m.TCP.SendBuffer))
 	f.tcp.ReceiveBuffer = buffer(cmp.Or(f.cfg.ReceiveBuffer, m.TCP.ReceiveBuffer))
+	// The kernel accepts a congestion control only if it knows it: a listener
+	// shows that before connections depend on it.
 	if f.cfg.Congestion == "" {
 		lc := net.ListenConfig{Control: f.tcp.Control}
 		l, err := lc.Listen(context.Background(), transport.ListenNetwork(":0"), ":0")
@@ -184,6 +207,7 @@ func buffer(n int) int {
 	return max(n, 0)
 }
 
+// check returns an error for the first invalid setting.
 func (c *Config) check() error {
 	switch {
 	case c.Size < 1 || c.Size > MaxRanks:
@@ -282,6 +306,8 @@ func (f *forming) abort() {
 
 func (f *forming) form(ctx context.Context) (*Group, error) {
 	c := &f.cfg
+	// A single rank has no connections; operations leave its vectors as they
+	// are.
 	if c.Size == 1 {
 		return newGroup(*c, make([]peer, 1), make([]*controlLink, 1), newChannelWaiter()), nil
 	}
@@ -334,6 +360,9 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	}
 	here.Addr = net.JoinHostPort(host, port)
 	if here.Host != "" && c.TLS == nil && c.Transport != "tcp" {
+		// An abstract name leaves no file behind. It is random because several
+		// groups may form on one host. Without such a socket this rank is
+		// reached by TCP.
 		var name [12]byte
 		rand.Read(name[:])
 		here.Local = fmt.Sprintf("@star-%x", name)
@@ -360,6 +389,7 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 		return nil, err
 	}
 	f.cfg.Model = model
+	// Connections of the mesh have the options of rank 0's model.
 	f.measured(model)
 	if err := f.mayPoll(); err != nil {
 		return nil, err
@@ -393,6 +423,8 @@ func (f *forming) listen(ctx context.Context, addr string) (net.Listener, error)
 	if err != nil {
 		return nil, fmt.Errorf("%q is not host:port: %w", addr, err)
 	}
+	// A process that can reach the address could join the group and change its
+	// results, so an address beyond loopback needs a decision of the user.
 	if f.cfg.TLS == nil && f.cfg.Token == "" && !f.cfg.Insecure {
 		ips, err := net.DefaultResolver.LookupIPAddr(ctx, cmp.Or(host, "0.0.0.0"))
 		if err != nil {
@@ -408,6 +440,8 @@ func (f *forming) listen(ctx context.Context, addr string) (net.Listener, error)
 	return lc.Listen(ctx, "tcp", addr)
 }
 
+// dial makes one connection, with the group's socket options and TLS.
+// Config.Dial replaces it for TCP.
 func (f *forming) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: handshakeTime}
 	if network == "tcp" {
@@ -484,6 +518,8 @@ func (f *forming) accept(l net.Listener, handle func(net.Conn, greeting)) {
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
+		// The oldest has had its grace when it is closed: a flood of
+		// connections delays ranks, but does not exclude them.
 		if len(pending) >= maxPending {
 			if wait := pendingGrace - time.Since(pending[0].since); wait > 0 {
 				mu.Unlock()
@@ -500,6 +536,7 @@ func (f *forming) accept(l net.Listener, handle func(net.Conn, greeting)) {
 		f.keep(nc)
 		wg.Go(func() {
 			var g greeting
+			// A connection without a greeting must not stay open.
 			nc.SetDeadline(time.Now().Add(handshakeTime))
 			err := receive(nc, &g)
 			leave(nc)
@@ -518,6 +555,8 @@ func (f *forming) accept(l net.Listener, handle func(net.Conn, greeting)) {
 
 // reach connects to rank 0, which may not be listening yet.
 func (f *forming) reach(ctx context.Context) (net.Conn, error) {
+	// All ranks may start at once and in any order: the first attempts follow
+	// quickly, later ones do not burden the network.
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval, b.MaxInterval = 5*time.Millisecond, 500*time.Millisecond
 	nc, err := backoff.Retry(ctx, func() (net.Conn, error) { return f.dial(ctx, "tcp", f.cfg.Rendezvous) },
@@ -535,6 +574,7 @@ func unreached(rank int, addr string, err error) *Error {
 	return &Error{Rank: rank, Operation: "connecting to " + addr, Err: err}
 }
 
+// greet returns this rank's greeting for the group, or for a kind of link.
 func (f *forming) greet(what string) greeting {
 	c := &f.cfg
 	return greeting{Protocol: Protocol, Job: c.Job, Token: c.Token, Generation: c.Generation, Rank: c.Rank, Size: c.Size, For: what, Kind: c.Transport, Checksum: c.Checksum, Connections: f.connections("tcp")}
@@ -547,6 +587,9 @@ func (f *forming) objection(g *greeting) string {
 		return fmt.Sprintf("rank %d has %v %s, rank %d has %v", c.Rank, mine, what, g.Rank, theirs)
 	}
 	switch {
+	// The protocol first, since fields may have another meaning in another
+	// version. The token before everything that describes the job, and in
+	// constant time: the time of a refusal must not help to guess it.
 	case g.Protocol != Protocol:
 		return differ("as protocol", Protocol, g.Protocol)
 	case subtle.ConstantTimeCompare([]byte(g.Token), []byte(c.Token)) != 1:
@@ -592,6 +635,9 @@ func (f *forming) gather(ctx context.Context, l net.Listener, here place, model 
 			if why == "" && f.control[g.Rank] != nil {
 				why = fmt.Sprintf("there is a rank %d already", g.Rank)
 			}
+			// The forming continues after a refusal: the right process for this
+			// rank may still come. If it does not, the last refusal explains
+			// the timeout.
 			if why != "" {
 				refused = why
 				mu.Unlock()
@@ -664,6 +710,8 @@ func (f *forming) watch(ctx context.Context) (context.Context, func()) {
 	return present, func() {
 		for _, nc := range f.control {
 			if nc != nil {
+				// A deadline in the past ends the watching and leaves the
+				// connection open.
 				nc.SetReadDeadline(time.Unix(1, 0))
 			}
 		}
@@ -696,6 +744,7 @@ func hasEnded(nc net.Conn) bool {
 	var b [2]byte
 	n, failed := 0, error(nil)
 	err = rc.Read(func(fd uintptr) bool {
+		// Only a look: the bytes belong to the control link.
 		n, _, failed = syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK)
 		return failed != syscall.EAGAIN && failed != syscall.EINTR
 	})
@@ -728,6 +777,8 @@ func (f *forming) join(nc net.Conn, here place) (answer, error) {
 	}
 	f.control[0] = nc
 	f.release(nc)
+	// A place without a host is rank 0's, or of a rank that reached rank 0
+	// through loopback: both are on the host of the rendezvous.
 	for r, p := range a.Places {
 		if h, port, err := net.SplitHostPort(p.Addr); err == nil && h == "" {
 			h, _, _ = net.SplitHostPort(f.cfg.Rendezvous)
@@ -777,6 +828,8 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 		rank int
 		err  error
 	}
+	// With room for all: after a failure the results that are left have no
+	// reader.
 	results := make(chan result, f.cfg.Size)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -808,6 +861,7 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 	}
 	// Limited, since the listeners' queues are finite.
 	slots := make(chan struct{}, 16)
+	// Of each pair the higher rank dials, so a pair makes one link.
 	for r := range f.cfg.Rank {
 		wg.Go(func() {
 			slots <- struct{}{}
@@ -837,6 +891,7 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 				}
 			}
 			err = fmt.Errorf("no link to rank %s", strings.Join(missing, ", "))
+			// A timeout blames the first missing rank.
 			for r := range f.cfg.Size {
 				if waiting[r] && errors.Is(context.Cause(ctx), os.ErrDeadlineExceeded) {
 					err = &Error{Rank: r, Operation: "connecting", Err: fmt.Errorf("%w: %w", err, os.ErrDeadlineExceeded)}
@@ -879,6 +934,8 @@ func (f *forming) linkTo(ctx context.Context, r int) (link, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A kind that fails between two ranks is no failure while another is left.
+	// Both ends drop its connections, and the dialling rank decides.
 	for _, kind := range kinds {
 		network, addr := "tcp", f.ranks[r].Addr
 		if kind == "unix" || kind == "shm" {
@@ -1035,6 +1092,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	g.setHosts(f.ranks)
 	g.check()
 	g.patience.most = mostPatience
+	// The rank that is waited for may need the processor.
 	if g.crowded = crowd(f.ranksHere()); g.crowded {
 		g.patience.most = crowdedPatience(f.ranksHere(), processors())
 	}
@@ -1047,6 +1105,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	}
 	g.patience.now = g.patience.most
 	if err == nil {
+		// No rank returns from Dial before all ranks have all links.
 		err = g.Barrier(ctx)
 	}
 	if err != nil {
@@ -1078,6 +1137,8 @@ func receive(r io.Reader, v any) error {
 	}
 	// Memory grows with the received bytes, not with what the prefix claims.
 	text, err := io.ReadAll(io.LimitReader(r, int64(n)))
+	// A greeting that ends early is an error of its own: its JSON would be one,
+	// too, with a less useful text.
 	if err == nil && len(text) < int(n) {
 		err = io.ErrUnexpectedEOF
 	}

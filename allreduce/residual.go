@@ -24,6 +24,7 @@ func (c *Compressor) Remember() (ps []compress.Piece) {
 			ps = append(ps, compress.Piece{From: int64(at.from), To: int64(at.to), Memory: p.averager.Remember()})
 		}
 	}
+	// In order, so that equal states make equal checkpoints: a map has none.
 	slices.SortFunc(ps, func(a, b compress.Piece) int {
 		if a.From != b.From {
 			return int(a.From - b.From)
@@ -47,6 +48,7 @@ func (c *Compressor) Recall(fill func(residual []float32) error, pieces []compre
 		return errors.New("allreduce: compressor: cannot recall a state: this compressor has one already")
 	}
 	err := fill(c.residual)
+	// It would spoil every vector from now on.
 	if err == nil && !kernel.Finite(c.residual) {
 		err = errors.New("the residual is not finite")
 	}
@@ -87,6 +89,7 @@ func (c *Compressor) agreed(ctx context.Context, g *Group) error {
 		return a.to - b.to
 	})
 	for _, at := range keys {
+		// In the order of keys, so equal memories have equal sums.
 		fmt.Fprintln(sum, at.from, at.to, c.warm[at].Warm)
 	}
 	all := make([]int64, g.Size())

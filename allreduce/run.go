@@ -10,6 +10,31 @@ import (
 	"time"
 )
 
+// An operation is the same loop on every rank: for each lane, receive what has
+// come and send what may go; when no byte can move, poll, and then sleep. A
+// rank need not know whether the others have begun: what it sends waits in the
+// link until they do.
+//
+//	headers ──► transfers ──► receipts ──► end
+//	              │   ▲
+//	 no byte moves│   │a byte has moved
+//	              ▼   │
+//	             polling ──its time is over──► asleep
+//
+// In each state the operation fails when a peer is in another one, a link
+// fails, no byte moves until the timeout, the context ends, or Close is called.
+// Then the rank reports the reason (control.go).
+//
+// Invariants:
+//
+//   - On a lane, a header is sent before all other bytes of an operation, and no
+//     byte is used before the peer's header was compared.
+//   - A transfer's pos only grows, and never beyond program.limit.
+//   - execute returns nil only if every lane has sent and received everything,
+//     including the receipts for lent memory.
+//   - A failed operation spoils the group: later ones return its error, because
+//     the positions in the streams are unknown.
+
 // operation is what the ranks must agree on before bytes mean anything.
 type operation struct {
 	call       call
@@ -73,6 +98,10 @@ const headerMagic = 0x52415453 // "STAR", little-endian
 // received everything.
 const receiptWanted = 0x80
 
+// appendTo appends the header: the magic, then call, algorithm, operator and
+// type with a byte each, root, generation, number and count, all little-endian.
+// The peer compares every field, so that ranks with different calls fail
+// instead of combining unrelated bytes.
 func (o operation) appendTo(b []byte, receipt bool) []byte {
 	c := byte(o.call)
 	if receipt {
@@ -104,15 +133,20 @@ func parseOperation(b []byte) (o operation, receipt bool, err error) {
 // run is one operation in progress.
 type run struct {
 	operation
+	// prog is this rank's part of the schedule; steps is the number of steps of
+	// the whole schedule, for errors.
 	prog  *program
 	steps int
-	buf   []byte
-	size  int // of an element
+	// buf is the memory of the caller's vector.
+	buf  []byte
+	size int // of an element
 }
 
 // errMismatch: the ranks are not in the same operation.
 var errMismatch = errors.New("the ranks disagree")
 
+// mismatch is the error for a peer in another operation. It names both, since
+// either rank may be the wrong one.
 func (g *Group) mismatch(theirs operation) error {
 	return fmt.Errorf("%w: this rank is in %v of generation %d, the other one in %v of generation %d",
 		errMismatch, g.now.operation, g.now.generation, theirs, theirs.generation)
@@ -124,9 +158,14 @@ func (g *Group) execute(ctx context.Context) error {
 	r := &g.now
 	r.prog.reset()
 	left := len(r.prog.lanes)
+	// An operation that makes system calls must go through Go's scheduler from
+	// time to time: see breathEvery.
 	calls := g.kind != "shm" // system calls
 	for i := range r.prog.lanes {
 		l := &r.prog.lanes[i]
+		// A lane that lends memory ends with a receipt: until it comes the peer
+		// may still read the vector, and the caller may change a vector as soon
+		// as the operation has ended.
 		if k := g.zeroCopyLink(g.peers[l.peer].link, r.buf); k != nil && r.prog.zeroCopies(l) {
 			l.zeroCopy, l.awaits, calls = k, true, true
 		}
@@ -135,6 +174,8 @@ func (g *Group) execute(ctx context.Context) error {
 	if calls && g.moved.Sub(g.breath) >= breathEvery {
 		g.breathe()
 	}
+	// idle counts the polls since a byte moved last; slept says that this rank
+	// has slept since then.
 	idle, passes, slept := 0, 0, false
 	var patience time.Duration
 	for i := range g.done {
@@ -147,6 +188,8 @@ func (g *Group) execute(ctx context.Context) error {
 			if g.done[i] {
 				continue
 			}
+			// Receive first: what comes may be what a send on this or another
+			// lane waits for.
 			n, wantIn, err := g.pull(l)
 			if err != nil {
 				return g.fault(l, err)
@@ -157,6 +200,8 @@ func (g *Group) execute(ctx context.Context) error {
 			}
 			g.asks[i] = ask{g.peers[l.peer].link, wantIn, wantOut}
 			progress = progress || n || m
+			// Done: nothing is left in either direction, neither headers nor
+			// staged bytes nor receipts.
 			if l.headIn && l.headOut && l.received == len(l.recvs) && l.sent == len(l.sends) && len(g.peers[l.peer].staged) == 0 && !l.awaits && !l.owes {
 				g.done[i] = true
 				g.asks[i] = ask{}
@@ -164,6 +209,8 @@ func (g *Group) execute(ctx context.Context) error {
 			}
 		}
 		if progress {
+			// A wait that ended within a few polls, or with a sleep, does not
+			// show whether polling pays.
 			if (idle >= spinCheck || g.crowded && idle > 0) && !slept {
 				g.patience.paid(time.Since(g.moved))
 			}
@@ -197,12 +244,15 @@ func (g *Group) execute(ctx context.Context) error {
 		} else if idle%spinCheck != 0 && (g.cfg.Poll || patience > 0) {
 			continue
 		}
+		// awake: the pause below only looks for reasons to give up. A rank that
+		// has slept sleeps again until a byte moves: its patience is used up.
 		awake := g.cfg.Poll
 		if !awake && !slept {
 			if awake = time.Since(g.moved) < patience; !awake {
 				g.patience.failed()
 			}
 		}
+		// Those checks are system calls, so a polling rank makes them seldom.
 		if awake && idle%(32*spinCheck) != 0 {
 			continue
 		}
@@ -228,6 +278,8 @@ func (g *Group) breathe() {
 
 // pause sleeps until something can be done, and checks for reasons to give up.
 func (g *Group) pause(ctx context.Context, r *run, awake bool) error {
+	// Notices first: a verdict names the rank at fault, while this rank's own
+	// timeout knows only the rank that it waits for.
 	if err := g.listen(); err != nil {
 		return err
 	}
@@ -255,12 +307,15 @@ func (g *Group) pause(ctx context.Context, r *run, awake bool) error {
 		g.breathe()
 		return nil
 	}
+	// A notice must wake a sleeping rank, too.
 	asks := g.asks[:len(r.prog.lanes)]
 	for _, c := range g.control {
 		if c != nil {
 			asks = append(asks, ask{c.link, true, false})
 		}
 	}
+	// The flight recorder shows an operation from its first sleep on; operate
+	// ends the entry.
 	if !g.sleeps {
 		g.sleeps = true
 		g.site.Begin(int64(g.now.number), g.timeout)
@@ -290,6 +345,8 @@ type patience struct {
 	waits     uint
 }
 
+// next returns how long the next wait may poll. Every eighth wait has the full
+// time, so that a rank notices when polling pays again.
 func (p *patience) next() time.Duration {
 	if p.waits++; p.waits%8 == 0 {
 		return p.most
@@ -301,7 +358,9 @@ func (p *patience) next() time.Duration {
 // twice as long, whatever failed before: two ranks that both sleep, and delay
 // each other by waking up, recover with one long poll.
 func (p *patience) paid(d time.Duration) { p.now = min(p.most, max(2*p.now+8*time.Microsecond, 2*d)) }
-func (p *patience) failed()              { p.now /= 2 }
+
+// failed records that a wait outlasted its polling.
+func (p *patience) failed() { p.now /= 2 }
 
 // spinCheck is how many polls are made for each look at the clock.
 const spinCheck = 16
@@ -321,6 +380,8 @@ const (
 func (g *Group) push(l *lane) (progress, want bool, err error) {
 	r, p := &g.now, &g.peers[l.peer]
 	for {
+		// Staged bytes are next in the stream: a header with what was copied
+		// behind it, or a receipt.
 		if len(p.staged) > 0 {
 			n, err := p.link.send(p.staged)
 			p.staged = p.staged[n:]
@@ -343,6 +404,9 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 			}
 		}
 		if !l.headOut {
+			// Zeros before the header let the vector begin at a multiple of
+			// vectorAlign. The first bytes are copied behind the header, so
+			// that a short transfer is one packet.
 			b := p.stage[:padding(p.sent)]
 			clear(b)
 			b = r.operation.appendTo(b, l.awaits)
@@ -356,6 +420,8 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 			continue
 		}
 		if t == nil {
+			// The receipt is the last message of a lane: the peer may reuse its
+			// memory when it comes.
 			if l.owes && l.received == len(l.recvs) {
 				p.staged = r.operation.appendReceipt(p.stage)
 				l.owes = false
@@ -400,6 +466,8 @@ func (g *Group) advance(l *lane, t *transfer, n int) {
 func (g *Group) pull(l *lane) (progress, want bool, err error) {
 	r, p := &g.now, &g.peers[l.peer]
 	if !l.headIn {
+		// No byte of the vector is used before the two operations were
+		// compared.
 		theirs, receipt, ok, err := p.header()
 		if !ok {
 			return false, true, err
@@ -414,6 +482,7 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 		if !l.awaits {
 			return progress, false, nil
 		}
+		// All bytes have come; the receipt for this rank's lent memory has not.
 		ok, err := p.receipt(r.operation)
 		l.awaits = !ok
 		return progress || ok, true, err
@@ -424,6 +493,8 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 	}
 	var n int
 	if t.add {
+		// Only whole elements are combined: what this transfer depends on may
+		// have reached the middle of one.
 		limit = t.pos + (limit-t.pos)/r.size*r.size
 		if limit == t.pos {
 			return progress, false, nil
@@ -434,6 +505,7 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 		if n > 0 {
 			dst := r.buf[t.pos : t.pos+n]
 			combineInto(r.typ, r.op, dst, b[:n])
+			// This addition has completed the sum.
 			if t.last && r.op == Mean {
 				divide(r.typ, dst, len(g.peers))
 			}
@@ -442,6 +514,7 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 			err = nil
 		}
 	} else {
+		// A copy needs no whole elements, so it goes directly to its place.
 		n, err = p.link.read(r.buf[t.pos:min(limit, t.pos+p.segment)])
 	}
 	p.received += int64(n)
@@ -458,6 +531,8 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 // header reads the header of the peer's next operation. It stays until nhead is
 // set to zero.
 func (p *peer) header() (o operation, receipt, ok bool, err error) {
+	// The header may come in pieces, and early: a peer may be an operation
+	// ahead. What has come stays in head.
 	pad := padding(p.received - int64(p.nhead))
 	want := pad + headerSize
 	for p.nhead < want {
@@ -492,6 +567,7 @@ func (g *Group) strays() error {
 	return nil
 }
 
+// laneOf returns the lane with a peer, nil if the program has none.
 func (p *program) laneOf(peer int) *lane {
 	for i := range p.lanes {
 		if p.lanes[i].peer == peer {
@@ -503,6 +579,7 @@ func (p *program) laneOf(peer int) *lane {
 
 // fault handles the failure of l's link.
 func (g *Group) fault(l *lane, err error) error {
+	// The end of a link means that the peer has closed it or has ended.
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
 		err = errGone
 	}
@@ -512,6 +589,8 @@ func (g *Group) fault(l *lane, err error) error {
 // at returns an error with the position of l.
 func (g *Group) at(l *lane, err error) *Error {
 	e := &Error{Rank: l.peer, Operation: g.now.operation.String(), Steps: g.now.steps, Err: err}
+	// Done and Total are bytes in both directions. Step is the first one that
+	// is not finished, of the receives if some are left.
 	for _, ids := range [][]int32{l.recvs, l.sends} {
 		for _, id := range ids {
 			t := &g.now.prog.transfers[id]

@@ -34,6 +34,25 @@ type shared struct {
 	dead    error
 }
 
+// The two ends agree on sleeping without a lock. Each writes first and looks
+// then, and atomic operations have one order for both, so no wake-up is lost:
+// the waiting end sees the new bytes, or the working end sees the flag.
+//
+//	waiting end (arm):  set readerWaits ──► look at the ring ──► still empty: sleep
+//	working end:        advance written ──► look at readerWaits ──► set: ring the bell
+//
+// The same holds for a writer without room (writerWaits, read).
+//
+// Invariants:
+//
+//   - The writer alone changes written, offset, lent, loans and revoked; the
+//     reader alone changes read and taken. A flag of a waiting end is set by that
+//     end and cleared by either.
+//   - The ring holds written - read bytes, lent - taken loans are unread, and both
+//     numbers are checked before they are used (fill, pending): a faulty peer can
+//     break this link, but cannot make this process access other memory.
+//   - Neither the end of the ring nor that of a loan is inside an element.
+
 // oneWay is one direction. Everything except buf is in shared memory, so a
 // faulty peer may have written any values.
 type oneWay struct {
@@ -89,19 +108,27 @@ func newShared(nc *net.UnixConn, dialled bool, ring int) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The mapping keeps the memory; the descriptor is not needed.
 	defer unix.Close(fd)
+	// All pages are mapped at once, else each one would cost a fault during the
+	// first operations.
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	k := &shared{mem: mem}
 	if err == nil {
 		for i, h := range []*oneWay{&k.in, &k.out} {
+			// The dialling rank sends through the first half and receives from
+			// the second; its peer does the opposite.
 			if dialled {
 				i = 1 - i
 			}
 			h.oneWayState = (*oneWayState)(unsafe.Pointer(&mem[i*stateSize/2]))
 			h.buf = mem[stateSize+i*ring:][:ring]
 		}
+		// Before agree: the peer looks for the beacon after it.
 		k.light()
 	}
+	// Both ends use the memory, or neither does: the dialling rank then tries
+	// another kind of link.
 	theirs, aerr := agree(nc, err == nil)
 	if err = errors.Join(err, aerr); err == nil && !theirs {
 		err = errors.New("the peer cannot map the memory")
@@ -132,6 +159,9 @@ func agree(nc *net.UnixConn, yes bool) (theirs bool, err error) {
 
 const sharedSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
+// offerMemory creates memory without a file, which ends with the last process
+// that maps it, and passes it to the peer. Its size is sealed before the peer
+// gets it.
 func offerMemory(nc *net.UnixConn, size int) (int, error) {
 	fd, err := unix.MemfdCreate("star-allreduce", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -163,6 +193,7 @@ func takeMemory(nc *net.UnixConn, size int) (int, error) {
 	if msgs, err := unix.ParseSocketControlMessage(oob[:n]); err == nil && len(msgs) == 1 {
 		fds, _ = unix.ParseUnixRights(&msgs[0])
 	}
+	// A peer that sends more must not leave open files here.
 	if len(fds) != 1 {
 		for _, fd := range fds {
 			unix.Close(fd)
@@ -170,6 +201,8 @@ func takeMemory(nc *net.UnixConn, size int) (int, error) {
 		return -1, errors.New("shared memory: the peer sent none")
 	}
 	var st unix.Stat_t
+	// The peer is not trusted to have sealed it, or to have made it long
+	// enough.
 	seals, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GET_SEALS, 0)
 	if err == nil {
 		err = unix.Fstat(fds[0], &st)
@@ -202,6 +235,8 @@ func (h *oneWay) fill() (uint64, error) {
 	return n, nil
 }
 
+// send copies what has room. It wakes the reader after each piece, so that both
+// ends copy at the same time.
 func (k *shared) send(b []byte) (int, error) {
 	if k.dead != nil {
 		return 0, k.dead
@@ -212,6 +247,8 @@ func (k *shared) send(b []byte) (int, error) {
 		if err != nil {
 			return sent, err
 		}
+		// An empty ring may begin anywhere: see rewind. The offset is a
+		// multiple of vectorAlign, so elements stay whole.
 		if n == 0 && k.rewinds {
 			k.out.offset.Store(k.out.written.Load() &^ (vectorAlign - 1))
 		}
@@ -221,6 +258,7 @@ func (k *shared) send(b []byte) (int, error) {
 			return sent, k.miss()
 		}
 		k.copier.copy(k.out.buf[at:at+room], b[sent:sent+int(room)])
+		// After the copy: a reader that sees the count sees the bytes.
 		k.out.written.Add(room)
 		sent += int(room)
 		k.wakeReader()
@@ -228,6 +266,8 @@ func (k *shared) send(b []byte) (int, error) {
 	return sent, nil
 }
 
+// wakeReader rings if the reader sleeps or is about to. It loads the flag
+// first: a swap costs more, and the flag is rarely set.
 func (k *shared) wakeReader() {
 	if k.out.readerWaits.Load() != 0 && k.out.readerWaits.Swap(0) != 0 {
 		k.ring()
@@ -237,10 +277,13 @@ func (k *shared) wakeReader() {
 // hasRoom reports whether a sleeping writer of h can continue.
 func (h *oneWay) hasRoom() bool {
 	n, err := h.fill()
+	// A few free bytes are not worth a wake-up. Corrupt counts are: the writer
+	// must find the error.
 	lent, lerr := h.pending()
 	return h.size()-n >= enoughRoom && lent < maxLoans || err != nil || lerr != nil
 }
 
+// wakeWriter rings if the writer sleeps and has enough room by now.
 func (k *shared) wakeWriter() {
 	if k.in.writerWaits.Load() != 0 && k.in.hasRoom() && k.in.writerWaits.Swap(0) != 0 {
 		k.ring()
@@ -353,6 +396,8 @@ func (k *shared) listen() {
 	}
 }
 
+// view returns bytes of the next loan, which it copies to scratch, or of the
+// ring: whichever is next in the stream.
 func (k *shared) view(size int) ([]byte, error) {
 	if len(k.from.held) >= size {
 		return k.from.held, nil
@@ -380,6 +425,8 @@ func (k *shared) view(size int) ([]byte, error) {
 		}
 		return nil, k.miss()
 	}
+	// A piece ends where the ring ends. An element there would be cut, which
+	// only a peer with another alignment can cause.
 	at := (k.in.read.Load() - k.in.offset.Load()) & (k.in.size() - 1)
 	if k.in.size()-at < uint64(size) {
 		return nil, errCut
@@ -396,6 +443,7 @@ func (k *shared) late(err error) error {
 	return err
 }
 
+// skip frees n bytes: of the loan if view has returned one, else of the ring.
 func (k *shared) skip(n int) {
 	if len(k.from.held) > 0 {
 		k.from.held = k.from.held[n:]
@@ -406,6 +454,7 @@ func (k *shared) skip(n int) {
 	k.wakeWriter()
 }
 
+// read copies a loan directly to dst, without scratch.
 func (k *shared) read(dst []byte) (int, error) {
 	got := 0
 	for got < len(dst) {
@@ -436,6 +485,7 @@ func (k *shared) read(dst []byte) (int, error) {
 // already.
 func (k *shared) arm(a ask) (ready bool) {
 	if a.in {
+		// The flag before the look: see above.
 		k.in.readerWaits.Store(1)
 		n, err := k.in.fill()
 		lent, lerr := k.in.pending()
@@ -448,6 +498,8 @@ func (k *shared) arm(a ask) (ready bool) {
 	return ready || k.dead != nil
 }
 
+// disarm ends the announcement, so that the peer does not ring for a rank that
+// is awake.
 func (k *shared) disarm() {
 	k.in.readerWaits.Store(0)
 	k.out.writerWaits.Store(0)
@@ -466,6 +518,8 @@ func (k *shared) close() {
 	k.bell.close()
 	if k.mem != nil {
 		k.dead = net.ErrClosed
+		// A later call finds empty rings instead of memory that is no longer
+		// mapped.
 		k.in.oneWayState, k.out.oneWayState = new(oneWayState), new(oneWayState)
 		_ = unix.Munmap(k.mem)
 		k.mem = nil

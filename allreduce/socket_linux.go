@@ -51,6 +51,8 @@ func rawLink(nc net.Conn, kind string, dialled bool, size int) (link, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A duplicate, set apart from Go's poller, which would otherwise get the
+	// events of the socket.
 	fd := -1
 	if e := rc.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
 		return nil, e
@@ -87,10 +89,12 @@ type socket struct {
 	// pipe is nil until something is lent.
 	pipe *pipe
 
+	// two and iov are kept, because a new slice for each call would be garbage.
 	two [2][]byte    // of readTwo
 	iov []unix.Iovec // of pieces
 }
 
+// send returns 0 without an error if the kernel's buffer is full.
 func (s *socket) send(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -124,6 +128,7 @@ func (s *socket) pieces(trap uintptr, pieces [][]byte) (int, error) {
 		return 0, nil
 	}
 	n, _, errno := unix.Syscall(trap, uintptr(s.fd), uintptr(unsafe.Pointer(&s.iov[0])), uintptr(len(s.iov)))
+	// The vector must not keep the caller's memory alive.
 	clear(s.iov)
 	if errno != 0 {
 		return 0, errno
@@ -195,6 +200,9 @@ func (s *socket) readTwo(a, b []byte) (int, error) {
 	}
 }
 
+// linkError makes an error of a system call one of a link. A peer that has
+// ended shows as io.EOF, whether the kernel noticed it while reading or while
+// writing.
 func linkError(what string, err error) error {
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		return io.EOF
@@ -207,6 +215,8 @@ func (s *socket) fill() error {
 	if s.in == nil {
 		s.in = make([]byte, s.size)
 	}
+	// Unread bytes move to the front: view returns one piece, and the rest of
+	// an element must follow its beginning.
 	s.w = copy(s.in, s.in[s.r:s.w])
 	s.r = 0
 	n, err := s.receive(s.in[s.w:])
@@ -227,6 +237,8 @@ func (s *socket) resize(segment int) {
 	}
 }
 
+// view receives only if less than an element is unread, so a caller that uses
+// bytes in small pieces makes few system calls.
 func (s *socket) view(size int) ([]byte, error) {
 	if s.w-s.r < size {
 		if err := s.fill(); err != nil {
@@ -238,6 +250,8 @@ func (s *socket) view(size int) ([]byte, error) {
 
 func (s *socket) skip(n int) { s.r += n }
 
+// read receives a long piece directly into dst, if nothing is buffered: one
+// copy less.
 func (s *socket) read(dst []byte) (int, error) {
 	if s.r == s.w {
 		if len(dst) >= direct {
@@ -254,6 +268,7 @@ func (s *socket) read(dst []byte) (int, error) {
 
 func (s *socket) kind() string { return s.name }
 
+// close may be called twice. Later reads return net.ErrClosed.
 func (s *socket) close() {
 	if s.fd >= 0 {
 		unix.Close(s.fd)
@@ -287,6 +302,9 @@ type rawWaiter struct{ fds []unix.PollFd }
 
 func newRawWaiter() waiter { return new(rawWaiter) }
 
+// wait sleeps in poll. A socket shows its events there. A link of shared memory
+// has no descriptor for its rings: it announces that this rank waits (arm), and
+// the peer then rings the bell.
 func (w *rawWaiter) wait(asks []ask, d time.Duration) {
 	w.fds = w.fds[:0]
 	ready := false
@@ -326,9 +344,12 @@ func (w *rawWaiter) wait(asks []ask, d time.Duration) {
 	if !ready {
 		// An error other than a signal's is impossible, and would show in the
 		// links.
+		// Less than a millisecond would be 0, which does not sleep.
 		_, _ = unix.Poll(w.fds, int(max(1, d.Milliseconds())))
 	}
 	for _, a := range asks {
+		// The bells have rung for this wait: empty them, or the next one would
+		// end at once.
 		if k, ok := a.link.(*shared); ok && (a.in || a.out) {
 			k.disarm()
 			k.listen()

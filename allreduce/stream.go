@@ -17,6 +17,8 @@ type stream struct {
 	mu sync.Mutex
 	// For the two goroutines.
 	changed sync.Cond
+	// in is filled by reader and emptied by the operation; out the other way
+	// around.
 	in, out ring
 	inErr   error
 	outErr  error
@@ -46,12 +48,16 @@ func (s *stream) signal() {
 // Each side of a ring works outside the lock on the piece that the other side
 // does not access, and takes the lock to move its own end.
 
+// reader stops while in is full. The connection then has no room either, which
+// slows the peer down.
 func (s *stream) reader() {
 	for {
 		s.mu.Lock()
 		for len(s.in.room()) == 0 && !s.closed {
 			s.changed.Wait()
 		}
+		// Outside the lock only this goroutine uses room: view never returns
+		// it.
 		room, closed := s.in.room(), s.closed
 		s.mu.Unlock()
 		if closed {
@@ -69,6 +75,8 @@ func (s *stream) reader() {
 	}
 }
 
+// writer continues after close until everything is sent, or the write deadline
+// of close has passed.
 func (s *stream) writer() {
 	for {
 		s.mu.Lock()
@@ -93,6 +101,8 @@ func (s *stream) writer() {
 	}
 }
 
+// send takes what fits into out, at most up to the end of its memory: the next
+// call continues at the front.
 func (s *stream) send(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,6 +117,8 @@ func (s *stream) send(b []byte) (int, error) {
 	return n, nil
 }
 
+// view returns the unread bytes up to the end of in's memory. Its size is a
+// multiple of vectorAlign, so no element is cut there.
 func (s *stream) view(size int) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,6 +136,8 @@ func (s *stream) skip(n int) {
 	s.changed.Broadcast()
 }
 
+// read copies one piece: what continues at the front of in's memory comes with
+// the next call.
 func (s *stream) read(dst []byte) (int, error) {
 	b, err := s.view(1)
 	n := copy(dst, b)
@@ -147,6 +161,7 @@ func (s *stream) close() {
 	s.changed.Broadcast()
 	s.mu.Unlock()
 	_ = s.conn.SetWriteDeadline(time.Now().Add(time.Second))
+	// This ends a blocked reader at once.
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 	s.wg.Wait()
 	_ = s.conn.Close()
@@ -164,6 +179,8 @@ func newChannelWaiter() *channelWaiter {
 	return w
 }
 
+// wait ends when any stream has moved bytes, not only one that was asked for:
+// streams share one channel.
 func (w *channelWaiter) wait(_ []ask, d time.Duration) {
 	w.timer.Reset(d)
 	select {

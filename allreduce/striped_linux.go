@@ -5,7 +5,9 @@ package allreduce
 // q/stripe mod k. A socket is filled until its stripe is complete, so the bytes
 // on their way are what all sockets' buffers hold.
 type striped struct {
-	links   []*socket
+	links []*socket
+	// out and in are positions in the stream. Both ends derive the socket from
+	// them, so stripes carry no numbers.
 	out, in uint64
 }
 
@@ -46,6 +48,8 @@ func (s *striped) send(b []byte) (int, error) {
 	return sent, nil
 }
 
+// view ends at the end of the stripe: what follows there comes over another
+// socket.
 func (s *striped) view(size int) ([]byte, error) {
 	k, left := s.turn(s.in)
 	b, err := k.view(size)
@@ -58,6 +62,7 @@ func (s *striped) skip(n int) {
 	s.in += uint64(n)
 }
 
+// read waits for no socket: it ends at the first one that has too little.
 func (s *striped) read(dst []byte) (int, error) {
 	got := 0
 	for got < len(dst) {
@@ -66,6 +71,8 @@ func (s *striped) read(dst []byte) (int, error) {
 		n, err := k.read(dst[got : got+want])
 		s.in += uint64(n)
 		got += n
+		// The socket that is next in turn blocks the others: their bytes are
+		// later in the stream.
 		if n == 0 || err != nil {
 			if got > 0 {
 				// It is returned again.
@@ -83,6 +90,7 @@ func (s *striped) resize(segment int) {
 	}
 }
 
+// tries is that of the worst socket: one lost connection stops the stream.
 func (s *striped) tries() int {
 	most := 0
 	for _, k := range s.links {

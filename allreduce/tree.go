@@ -12,9 +12,12 @@ func TreeReduce(n, rank, root int) Schedule {
 	checkRank("TreeReduce", n, rank)
 	checkRank("TreeReduce: root", n, root)
 	s := Schedule{Blocks: 1, Steps: bits.Len(uint(n - 1))}
+	// v is the rank's number when the root is number 0.
 	v := mod(rank-root, n)
 	for k := range s.Steps {
 		d := 1 << k
+		// The lowest set bit of v says in which step this rank sends. Then it
+		// is done.
 		if v&d != 0 {
 			s.Moves = append(s.Moves, Move{Step: k, To: mod(rank-d, n), From: None, Send: Span{0, 1}})
 			break
@@ -77,6 +80,8 @@ func DoubleTree(n, rank int) Schedule {
 		steps = max(steps, e.step+1)
 	}
 	s := Schedule{Blocks: 2, Steps: 2 * steps}
+	// Both trees have the edges of the first one; place says which rank is at a
+	// node.
 	for block, place := range []func(int) int{func(v int) int { return v }, second} {
 		var up []Move
 		span := Span{block, block + 1}
@@ -88,6 +93,7 @@ func DoubleTree(n, rank int) Schedule {
 				up = append(up, Move{Step: e.step, To: None, From: place(e.child), Recv: span, Add: true, Last: e.parent == 0})
 			}
 		}
+		// A rank must have added its children's sums before it sends its own.
 		slices.SortFunc(up, func(a, b Move) int { return cmp.Compare(a.Step, b.Step) })
 		down := reversed(up, steps)
 		for i := range down {

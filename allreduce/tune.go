@@ -71,11 +71,14 @@ func Tune(ctx context.Context, g *Group, cfg TuneConfig) (*Model, error) {
 	n := g.Size()
 	m := &Model{Alpha: g.model.Alpha, Beta: g.model.Beta, Gamma: g.model.Gamma, TCP: g.model.TCP}
 	for _, s := range g.model.Samples {
+		// Samples of this number of ranks and these links are replaced by the
+		// new ones.
 		if s.Ranks != n || s.Transport != "" && s.Transport != g.kind {
 			m.Samples = append(m.Samples, s)
 		}
 	}
 	algorithm, segment := g.cfg.Algorithm, g.cfg.Segment
+	// The measurements change settings of the group.
 	defer func() {
 		g.cfg.Algorithm, g.cfg.Segment = algorithm, segment
 		g.resegment()
@@ -158,6 +161,8 @@ func (g *Group) measure(ctx context.Context, size int64, runs int) (float64, err
 		}
 		times[i] = time.Since(t).Seconds() / float64(inner)
 	}
+	// The slowest rank's time counts, and all ranks must decide by the same
+	// numbers.
 	if err := AllReduce(ctx, g, Max, times); err != nil {
 		return 0, err
 	}
@@ -190,6 +195,9 @@ func (m *Model) fit(ctx context.Context, g *Group) error {
 	if short != nil {
 		m.Alpha = short.Seconds / steps
 	}
+	// The ring has 2(n-1) messages, sends a share of (n-1)/n of the vector
+	// twice and adds it once: what is left of its time is the cost of the
+	// bytes.
 	if long != nil {
 		share := float64(n-1) / float64(n) * float64(long.Bytes)
 		m.Beta = max(0, (long.Seconds-2*float64(n-1)*m.Alpha-share*m.Gamma)/(2*share))
@@ -260,6 +268,7 @@ func LoadModel(path string) (*Model, error) {
 	}
 	f := modelFile{Model: new(Model)}
 	dec := json.NewDecoder(bytes.NewReader(text))
+	// A file of another release with more fields would mean something else.
 	dec.DisallowUnknownFields()
 	if err = dec.Decode(&f); err == nil {
 		_, err = dec.Token()
@@ -295,6 +304,7 @@ func (m *Model) Save(path string) error {
 		return fmt.Errorf("allreduce: cost model: %w", err)
 	}
 	_, err = f.Write(append(text, '\n'))
+	// CreateTemp makes a file that only its owner can read.
 	if e := f.Chmod(0o644); err == nil {
 		err = e
 	}

@@ -90,6 +90,8 @@ var kernelZeroCopy = sync.OnceValue(func() bool {
 		return false
 	}
 	defer p.close()
+	// The test lends a page, reclaims it and changes it: the pipe must keep the
+	// contents as of the reclaim.
 	mem[0] = 1
 	if p.fill(mem) != nil || p.held != pageSize || reclaim(mem) != nil || mem[0] != 1 {
 		return false
@@ -161,6 +163,7 @@ func reclaim(b []byte) error {
 		if err != nil {
 			return os.NewSyscallError("mremap", err)
 		}
+		// The lent pages have another address now, and b has new ones.
 		copy(b, unsafe.Slice((*byte)(moved), piece))
 		if err := unix.MunmapPtr(moved, uintptr(piece)); err != nil {
 			return os.NewSyscallError("munmap", err)

@@ -64,6 +64,8 @@ func (b *borrower) copy(dst []byte, address uint64) error {
 	local := unix.Iovec{Base: unsafe.SliceData(dst)}
 	local.SetLen(len(dst))
 	remote := unix.RemoteIovec{Base: uintptr(address), Len: len(dst)}
+	// An address from the shared memory may be wrong: the call then fails with
+	// EFAULT, and this process is not harmed.
 	n, err := unix.ProcessVMReadv(b.pid, []unix.Iovec{local}, []unix.RemoteIovec{remote}, 0)
 	switch {
 	case err == nil && n < len(dst):
@@ -87,6 +89,7 @@ func (k *shared) loan(size int) (l *loan, n uint64, err error) {
 		return nil, n, err
 	}
 	l = &k.in.loans[k.in.taken.Load()%maxLoans]
+	// before is how many bytes of the ring precede the loan.
 	before := l.at - k.in.read.Load()
 	if before > k.in.size() || l.size <= k.from.begun {
 		return nil, 0, errCorrupt
@@ -162,6 +165,8 @@ func (k *shared) zeroCopySend(b []byte) (int, error) {
 		return head, k.miss()
 	}
 	k.out.loans[k.out.lent.Load()%maxLoans] = loan{at: k.out.written.Load(), address: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), size: uint64(len(b))}
+	// After the loan was written, as with the ring: a reader that sees the
+	// number sees the loan.
 	k.out.lent.Add(1)
 	k.wakeReader()
 	return head + len(b), nil
@@ -172,6 +177,8 @@ func (k *shared) unreadable() error { return k.blind }
 // reclaim ends all loans: a peer that has not received them will not.
 func (k *shared) reclaim([]byte) error {
 	if k.mem != nil {
+		// Before the caller gets its vector back: a peer that copies it
+		// afterwards sees the flag and drops the copy (borrow).
 		k.out.revoked.Swap(1)
 	}
 	return nil

@@ -204,6 +204,7 @@ func (b *Barrier) Missing() []star.Worker {
 	slowest, waited := b.slowest(), b.nstop > 0
 	for w := range b.at {
 		i := b.at[w].home
+		// A stopped worker waits for the slowest worker of all, whatever its group.
 		if waited && b.counts(star.Worker(w)) && b.at[w].clock == slowest && b.at[w].arrival == 0 {
 			ws = append(ws, star.Worker(w))
 			continue
@@ -281,6 +282,7 @@ func (b *Barrier) Report(ws []star.Worker) []Firing {
 // deposit keeps the gradient of w, which continues, and fires group i when it has enough gradients.
 func (b *Barrier) deposit(i int32, w star.Worker) {
 	g := &b.groups[i]
+	// w continues at once, so it is never in the queue: only its gradient waits.
 	g.bank = append(g.bank, w)
 	b.alone[0] = w
 	if len(g.bank) >= int(g.quorum) {
@@ -349,6 +351,7 @@ func (b *Barrier) recount() { b.rear, b.swept = 0, -1 }
 // they are too far ahead.
 func (b *Barrier) stop(ws []star.Worker) []star.Worker {
 	for _, w := range ws {
+		// This keeps the cache of slowest valid without a pass over all workers.
 		if b.rear > 0 && b.at[w].clock == b.least && b.counts(w) {
 			b.rear--
 		}
@@ -369,6 +372,7 @@ func (b *Barrier) stop(ws []star.Worker) []star.Worker {
 	if from == len(b.released) {
 		return nil
 	}
+	// Without spare capacity: a caller that appends to it must not write into the next firing.
 	return b.released[from:len(b.released):len(b.released)]
 }
 

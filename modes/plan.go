@@ -190,6 +190,8 @@ func (p Plan) Validate(n int) error {
 		return errors.New("modes: the plan has no groups: put every worker into one")
 	}
 	const none = -1
+	// home is the group that has a worker as a member: at most one. placed also counts riders and excluded
+	// workers. A worker may be a rider in several groups, also beside its membership in another one.
 	home := make([]int, n)
 	placed := make([]bool, n)
 	for w := range home {
@@ -199,6 +201,8 @@ func (p Plan) Validate(n int) error {
 		if len(g.Members) == 0 {
 			return fmt.Errorf("modes: group %d has no members: give it at least one worker to wait for", i)
 		}
+		// Members that continue at once may be several times in one update, so its quorum may exceed their
+		// number.
 		if g.NonBlocking {
 			switch {
 			case g.Quorum < 1 || g.Quorum > maxBatches:
@@ -221,6 +225,7 @@ func (p Plan) Validate(n int) error {
 			}
 			home[w], placed[w] = i, true
 		}
+		// Several groups may name a rider, but each only once.
 		riders := make(map[star.Worker]bool, len(g.Riders))
 		for _, w := range g.Riders {
 			if w < 0 || int(w) >= n {
@@ -265,6 +270,7 @@ func (p Plan) Validate(n int) error {
 
 // validateSteps checks the settings of iterations.
 func (p Plan) validateSteps() error {
+	// Errors have the words of Parse: ahead=S is MaxLead S + 1, because a MaxLead of zero means unset.
 	tree := p.AutoTree || p.HasTree()
 	switch {
 	case p.MaxLead < 0 || p.Local < 0 || p.Micro < 0 || p.ComputeDeadline < 0 || p.Queue < 0:
@@ -281,6 +287,7 @@ func (p Plan) validateSteps() error {
 		return errors.New("modes: a tree cannot be combined with ahead, held, local or micro: remove one of the two")
 	}
 	if p.Queue > 0 {
+		// A queue has the samples of one round for all workers, so all workers must be in the same round.
 		g := p.Groups[0]
 		if len(p.Groups) > 1 || g.Quorum != len(g.Members) || len(g.Riders) > 0 || g.DropLate || g.NonBlocking || len(p.Excluded) > 0 || p.MaxLead > 0 || p.Local > 0 || p.Micro > 0 || tree {
 			return errors.New("modes: a queue needs one group that waits for all its members: it combines only with shares")
@@ -290,6 +297,8 @@ func (p Plan) validateSteps() error {
 		return nil
 	}
 	for i, g := range p.Groups {
+		// A quorum would be a second reason to wait: a group could wait for a member that may not begin its
+		// iteration.
 		if g.Quorum > 1 || len(g.Riders) > 0 || g.DropLate {
 			return fmt.Errorf("modes: group %d: with ahead a worker waits only for the slowest: give the group quorum 1, no riders, and no dropping", i)
 		}
@@ -299,6 +308,8 @@ func (p Plan) validateSteps() error {
 
 // sameBarrier reports whether a [Barrier] does the same with p and q.
 func (p Plan) sameBarrier(q Plan) bool {
+	// The other fields concern what an iteration computes and the way of its gradient, which a barrier does
+	// not see.
 	return p.SameGroups(q) && p.MaxLead == q.MaxLead && sameSet(p.Excluded, q.Excluded)
 }
 
@@ -444,6 +455,7 @@ func (p Plan) steps() string {
 // Words is given, the user's words for a mode, if they mean p; else String. Shares and local steps that
 // given does not mention are appended.
 func (p Plan) Words(given string) string {
+	// Users look for their own words in logs, so these are kept where they are exact.
 	q, err := Parse(given, max(p.Workers(), 1))
 	if err != nil {
 		return p.String()
@@ -457,6 +469,7 @@ func (p Plan) Words(given string) string {
 		q.Local = p.Local
 		more = fmt.Sprintf(" local=%d", p.Local) + more
 	}
+	// The words do not mean p, for example after a worker has joined or the mode was changed.
 	if !q.Equal(p) {
 		return p.String()
 	}
@@ -475,6 +488,7 @@ func (p Plan) mode() string {
 	if p.isSSP() {
 		return "ssp=" + strconv.Itoa(p.MaxLead-1)
 	}
+	// With one worker all modes are the same plan: its name is ssgd.
 	if p.SameGroups(ASGD(n)) && n > 1 {
 		return "asgd"
 	}
@@ -638,6 +652,7 @@ func Parse(s string, n int) (Plan, error) {
 	default:
 		return fail("%q is not a mode", clip(key))
 	}
+	// The rest may come in any order, each word once.
 	for _, f := range fields[1:] {
 		if tree, ok := strings.CutPrefix(f, "tree="); ok && p.Parents == nil && !p.AutoTree {
 			if p.AutoTree = tree == "auto"; p.AutoTree {
@@ -678,6 +693,8 @@ const maxSlack = 1<<30 - 1
 // parseSteps reads one of ahead, held, local, micro, cap and queue; false: another word.
 func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	key, value, _ := strings.Cut(f, "=")
+	// number reads a value in least..most. The field gets add more, so that it is never zero, which means
+	// unset.
 	number := func(into *int, least, most, add int) error {
 		k, err := strconv.Atoi(value)
 		if err != nil || k < least || k > most {
@@ -725,6 +742,7 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 func parseGroup(s string, n int) (Group, error) {
 	var g Group
 	var err error
+	// The marks come in one order, so they are cut off from the end.
 	s, riders, rides := strings.Cut(s, "+")
 	s, g.DropLate = strings.CutSuffix(s, "!")
 	s, g.NonBlocking = strings.CutSuffix(s, "*")

@@ -100,6 +100,7 @@ func (p Plan) validateTree(n int) error {
 
 // writeTree writes the trees of two workers and more: 0(1,2(3)),4(5).
 func writeTree(b *strings.Builder, parents []star.Worker) {
+	// A worker with neither parent nor children is not written: Parse makes it direct.
 	below := make([][]star.Worker, len(parents))
 	var tops []star.Worker
 	for w, up := range parents {
@@ -125,6 +126,7 @@ func writeTree(b *strings.Builder, parents []star.Worker) {
 				i++
 				continue
 			}
+			// Leaves in a row are one set. A worker with children has a place of its own, before its bracket.
 			j := i + 1
 			for j < len(ws) && below[ws[j]] == nil {
 				j++
@@ -154,6 +156,7 @@ func parseTree(s string, n int) ([]star.Worker, error) {
 		return nil
 	}
 	rest := s
+	// list reads the workers up to a closing bracket or the end, as children of up.
 	var list func(up star.Worker) error
 	list = func(up star.Worker) error {
 		for {
@@ -171,6 +174,7 @@ func parseTree(s string, n int) ([]star.Worker, error) {
 			}
 			rest = rest[end:]
 			if strings.HasPrefix(rest, "(") {
+				// A bracket belongs to one worker, so a range cannot precede it.
 				if len(ws) > 1 {
 					return fmt.Errorf("children of %q: they need one parent", clip(text))
 				}
@@ -290,10 +294,13 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 	k := int(math.Ceil(min(l.Demand()/r.Capacity, float64(n))))
 	fits := int(min(r.Capacity/unit, float64(n+l.Others))) // reports that the servers carry
 	k = min(max(k, 1), max(fits-l.Others, 1), n)
+	// Every worker would report for itself, which needs no tree.
 	if k == n {
 		return nil
 	}
 	fan := r.fanIn()
+	// A parent's link carries its own report and those of its children from other hosts, so these are one
+	// fewer.
 	wide := max(min(fan, fits-1), 1) // children with gradients that cross the network
 
 	parents := make([]star.Worker, len(l.Able))
@@ -304,10 +311,12 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 			left = append(left, star.Worker(w))
 		}
 	}
+	// Stable: with equal bandwidth the lower rank is first, so the same load always has the same tree.
 	slices.SortStableFunc(left, func(a, b star.Worker) int { return cmp.Compare(l.Spare[b], l.Spare[a]) })
 	level := l.top(left, k)
 	left = slices.DeleteFunc(left, func(w star.Worker) bool { return slices.Contains(level, w) })
 	children, far := make([]int, len(l.Able)), make([]int, len(l.Able))
+	// An unknown host is one without other workers, so no worker is near it.
 	near := func(w, up star.Worker) bool { return l.Hosts[w] != "" && l.Hosts[w] == l.Hosts[up] }
 	for len(left) > 0 {
 		var next []star.Worker
@@ -358,6 +367,8 @@ func (l TreeLoad) top(ws []star.Worker, k int) []star.Worker {
 	for len(chosen) < k {
 		at := 0
 		for i, w := range ws {
+			// All workers from here on have too little bandwidth for a parent: rather a second one on the
+			// best host.
 			if l.Spare[w] < l.Spare[ws[0]]/2 {
 				break
 			}

@@ -170,6 +170,7 @@ type job struct {
 // Dial connects to every shard. It returns when all are connected, or with the
 // first error.
 func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
+	// The Welcome may have shards in any order; peers are in that of Params.
 	infos := slices.Clone(cfg.Shards)
 	slices.SortFunc(infos, func(a, b wire.ShardInfo) int { return int(min(max(a.From-b.From, -1), 1)) })
 	// The shards must cover the parameters without gaps or overlaps.
@@ -309,11 +310,13 @@ func open(ctx context.Context, cfg LinkConfig, s wire.ShardInfo) (transport.Conn
 func (l *Link) abort(reason error) {
 	l.once.Do(func() {
 		l.reason = reason
+		// The reason before dead: a caller that sees dead closed may read it.
 		close(l.dead)
 		l.pushing.Close()
 		l.waiting.Close()
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		// This ends readers and writers that are blocked in a connection.
 		for _, p := range l.peers {
 			p.conn.Close()
 		}
@@ -395,9 +398,12 @@ func (l *Link) Route(ctx context.Context, shard int, addr string, pull bool) err
 	p.passed.Store(-1)
 	l.mu.Lock()
 	l.peers[i] = p
+	// The bytes of the old connection continue to count in Traffic.
 	sent, received := old.conn.Traffic()
 	l.before, l.gotten = l.before+sent, l.gotten+received
 	l.mu.Unlock()
+	// This ends the reader and the writer of the old connection. What they have
+	// received is in Params, and the new ones begin with its version.
 	close(old.quit)
 	old.conn.Close()
 	l.wg.Go(p.read)
@@ -427,6 +433,8 @@ func (l *Link) Init(ctx context.Context) error { return l.InitState(ctx, rule.St
 // updates: its slots have the length of Params. A shard with a rule that cannot
 // continue from that state rejects the worker, which ends the link.
 func (l *Link) InitState(ctx context.Context, st rule.State) error {
+	// Init is last. It says how many slots came before it, so a shard knows
+	// that it has all of them.
 	for _, slot := range st.Slots {
 		if err := l.send(ctx, job{kind: wire.KindSlot, slot: slot.Name}, slot.Data); err != nil {
 			return err
@@ -451,6 +459,8 @@ func (l *Link) Push(ctx context.Context, step, basis int64, samples int, grad []
 	// for its parameters.
 	if l.tuner != nil {
 		l.measured()
+		// A push that is measured keeps its codec, so that the measurement is
+		// of one codec.
 		if j.time = l.tuner.measure(); !j.time {
 			if err := l.tune(basis); err != nil {
 				return err
@@ -505,6 +515,8 @@ func (l *Link) measured() {
 	var bytes, passed int64
 	n, all := 0, true
 	for _, p := range l.peers {
+		// All shards receive at the same time, so bytes add up and the slowest
+		// shard's time counts.
 		took := p.passed.Swap(-1)
 		bytes, passed, n, all = bytes+p.size, max(passed, took), max(n, len(p.params)), all && took >= 0
 	}
@@ -545,6 +557,8 @@ func (l *Link) send(ctx context.Context, j job, vec []float32) error {
 	defer l.pushing.End()
 	for _, p := range l.peers {
 		j.vec = vec[p.info.From:p.info.To]
+		// Before the writer has the job: the answer may come before the writer
+		// reports.
 		if j.kind == wire.KindPush {
 			p.due.Add(1)
 		}

@@ -147,6 +147,7 @@ func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello w
 	timeout := time.NewTimer(s.stall)
 	defer timeout.Stop()
 	select {
+	// The successor may have its orders before this server has its assignment.
 	case <-s.assigned:
 	case <-timeout.C:
 		return s.refuse(tc, exitcode.Lost, fmt.Errorf("the coordinator assigned no shards within %v", s.stall))
@@ -166,6 +167,7 @@ func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello w
 		return s.refuse(tc, exitcode.Disagree, fmt.Errorf("server %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params))
 	}
 	s.mu.Lock()
+	// A server that stops waits for wg, so nothing may be added any more.
 	if s.over {
 		s.mu.Unlock()
 		return errStopped
@@ -208,6 +210,7 @@ func (h *host) moving(m input) error {
 			l.successor.Close()
 		}
 		if l.giver != nil {
+			// The giver sends to the successor that it began with.
 			m.successor.Close()
 			return nil
 		}
@@ -261,6 +264,8 @@ func (h *host) give() error {
 	l := &h.leaves
 	switch {
 	case l.giver == nil:
+		// The coordinator names the last firing before the move, and the shard
+		// is given as of then: both servers agree on its version.
 		if l.successor == nil || h.shard.Done() < l.hand.Seq || !h.shard.Idle() {
 			return nil
 		}
@@ -311,6 +316,7 @@ func (h *host) give() error {
 // keep ends a move that was given up: the shard continues here.
 func (h *host) keep() error {
 	l := &h.leaves
+	// Gone is final: workers have been sent to the new server.
 	if l.gone {
 		return errors.New("cannot keep it: it was given away")
 	}
@@ -415,11 +421,15 @@ func (s *Server) adopt(m wire.Adopt) error {
 		if s.adoptions == nil {
 			s.adoptions = map[int]*adoption{}
 		}
+		// A shard has one adoption here. An order to prepare replaces that of
+		// an earlier move.
 		if old := s.adoptions[m.Shard]; old != nil {
 			old.cancel(errForget)
 		}
 		s.adoptions[m.Shard] = a
 		s.wg.Go(func() { s.fetch(ctx, a) })
+	// An order about another move than the one in progress, which may come
+	// late.
 	case a == nil || a.Move != m.Move:
 		if m.Stage == wire.Own {
 			return fmt.Errorf("cannot serve shard %d: it did not arrive", m.Shard)
@@ -474,11 +484,13 @@ func (s *Server) fetch(ctx context.Context, a *adoption) {
 	switch {
 	case err == nil:
 		return
+	// An error after Forget, or after the end of the server, is no failure.
 	case ctx.Err() == nil:
 		s.log.Warn("could not fetch a shard", "shard", a.Shard, "from", a.Addr, "err", err)
 		// The listener sees an error of the write.
 		a.say(s.coord, wire.Moved{Stage: stage, Err: err.Error()})
 	}
+	// A shard that this server owns by now stays.
 	if h := a.h.Load(); h != nil && !a.own.Load() {
 		s.remove(h)
 	}
@@ -600,6 +612,8 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 	if err := h.read(c, f, vec); err != nil {
 		return 0, err
 	}
+	// Both servers have the same rule, so the slots come in the order of this
+	// server's.
 	for _, slot := range own.Slots {
 		f, err := c.Recv()
 		if err != nil {
@@ -630,6 +644,7 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 
 // read reads the payload of f, which must be as long as the shard.
 func (h *host) read(c transport.Conn, f transport.Frame, vec []float32) error {
+	// Before any byte is read: the peer must not choose how much is written.
 	if want := 4 * int64(h.n); f.Size != want {
 		return fmt.Errorf("%v of %d bytes, but the shard's %d elements are %d", f.Kind, f.Size, h.n, want)
 	}

@@ -81,8 +81,10 @@ func (e *AnswerError) Error() string {
 	return e.Err.Error() + ": install the same release of STAR on both sides"
 }
 
-// Unwrap returns the error of the read; ExitCode is that of members that disagree (78).
+// Unwrap returns the error of the read.
 func (e *AnswerError) Unwrap() error { return e.Err }
+
+// ExitCode is that of members that disagree (78).
 func (e *AnswerError) ExitCode() int { return exitcode.Disagree }
 
 // HelloError reports that this process's own hello cannot be sent: a field or its payload is too long. A retry would send the same.
@@ -91,8 +93,10 @@ type HelloError struct{ Err error }
 // Error names what is too long.
 func (e *HelloError) Error() string { return e.Err.Error() }
 
-// Unwrap returns the error of the write; ExitCode is that of usage (2).
+// Unwrap returns the error of the write.
 func (e *HelloError) Unwrap() error { return e.Err }
+
+// ExitCode is that of usage (2).
 func (e *HelloError) ExitCode() int { return exitcode.Usage }
 
 // tlsError reports certificates that do not match.

@@ -42,6 +42,8 @@ func (f function) signature() string {
 	return fmt.Sprintf("%s(dst, src *byte, n int)", f.name)
 }
 
+// dst and src are operands at byte `at` of the present block: R8 and R9 point
+// to the vectors, and AX is the offset of the block.
 func dst(at int) string { return fmt.Sprintf("%d(R8)(AX*1)", at) }
 func src(at int) string { return fmt.Sprintf("%d(R9)(AX*1)", at) }
 
@@ -67,6 +69,7 @@ func (g *gen) extreme(which, suffix string) {
 	g.o("VORPS Y4, Y0, Y0")
 }
 
+// float is the larger or the smaller of 32 bytes of floats each.
 func float(name, which, suffix string) function {
 	return function{name: name, width: 32, body: func(g *gen, at int) {
 		g.o("VMOVUPS %s, Y0", dst(at))
@@ -102,6 +105,8 @@ func half(name string, brain bool, combine func(g *gen)) function {
 	}}
 }
 
+// widen loads eight floats of 16 bits as float32. A bfloat16 is the upper half
+// of a float32, so a shift converts it exactly.
 func (g *gen) widen(brain bool, from string, y int) {
 	if !brain {
 		g.o("VCVTPH2PS %s, Y%d", from, y)

@@ -12,8 +12,7 @@ import (
 // same times, so that a log replays to the same decisions. One goroutine uses it, which is not the coordinator's: an
 // update never waits for a pilot.
 type Pilot interface {
-	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate,
-	// RunAdmission, RunPredictor or RunMember. The remarks are valid until the next call.
+	// Tell passes on the next line of the run log. The remarks are valid until the next call.
 	Tell(l runlog.Line) []Remark
 }
 

@@ -137,10 +137,11 @@ func (k *Copies) On() bool { return k.table != nil }
 // Has reports whether a shard has copies.
 func (k *Copies) Has(shard int) bool { return shard >= 0 && shard < len(k.shards) }
 
-// View names the servers that hold a shard, and Want is the number of copies that it should have. Both need copies
-// (On).
+// View names the servers that hold a shard. It needs copies (On).
 func (k *Copies) View(shard int) replica.View { return k.table.View(shard) }
-func (k *Copies) Want() int                   { return k.table.Want() }
+
+// Want is the number of copies that each shard should have. It needs copies (On).
+func (k *Copies) Want() int { return k.table.Want() }
 
 // Holders are the servers of a view, the primary first.
 func Holders(v replica.View) []int { return append([]int{v.Primary}, v.Followers...) }

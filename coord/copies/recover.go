@@ -26,10 +26,10 @@ func Inherit(want int, views []replica.View, term int64) Copies {
 	return k
 }
 
-// Claim records the last firing that a server reports to hold of a shard. Disclaim forgets all claims of a server,
-// because its connection has ended.
+// Claim records the last firing that a server reports to hold of a shard.
 func (k *Copies) Claim(server, shard int, seq int64) { k.claims[[2]int{server, shard}] = seq }
 
+// Disclaim forgets all claims of a server, because its connection has ended.
 func (k *Copies) Disclaim(server int) {
 	for shard := range k.shards {
 		delete(k.claims, [2]int{server, shard})

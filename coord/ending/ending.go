@@ -72,13 +72,13 @@ type Facts struct {
 type Step uint8
 
 const (
-	Wait    Step = iota
-	Ask          // ask workers for their buffers
-	Curtail      // continue without the buffers of workers that have not sent them, then ask Next again
-	Freeze       // make no update any more, tell Froze, then ask Next again
-	Save         // write the checkpoint
-	Late         // the grace is over: the job ends without a checkpoint of its last updates
-	Over         // the job ends with Cause
+	Wait    Step = iota // nothing until the next event
+	Ask                 // ask workers for their buffers
+	Curtail             // continue without the buffers of workers that have not sent them, then ask Next again
+	Freeze              // make no update any more, tell Froze, then ask Next again
+	Save                // write the checkpoint
+	Late                // the grace is over: the job ends without a checkpoint of its last updates
+	Over                // the job ends with Cause
 )
 
 // Tell ends the job with cause and returns true. If it is already ending, Tell only replaces the cause and returns false.
@@ -98,9 +98,11 @@ func (e *End) Cause() error { return e.cause }
 // Told reports whether the job must end and may still be saved.
 func (e *End) Told() bool { return e.cause != nil && !e.over }
 
-// Frozen reports whether no more updates are made. Still reports whether no more gradients are accepted.
+// Frozen reports whether no more updates are made.
 func (e *End) Frozen() bool { return e.frozen }
-func (e *End) Still() bool  { return e.still }
+
+// Still reports whether no more gradients are accepted.
+func (e *End) Still() bool { return e.still }
 
 // Froze records that no more updates are made. still says that no more gradients are accepted.
 func (e *End) Froze(still bool) { e.frozen, e.still = true, still }
@@ -147,11 +149,14 @@ func (e *End) collect(now time.Time, collected bool) Step {
 	return Curtail
 }
 
-// Wind begins the end of a job without workers, with an error or nil. Wound reports whether it has begun; With is the
-// error.
+// Wind begins the end of a job without workers, with an error or nil.
 func (e *End) Wind(with error) { e.wound, e.with = true, with }
-func (e *End) Wound() bool     { return e.wound }
-func (e *End) With() error     { return e.with }
+
+// Wound reports whether Wind was called.
+func (e *End) Wound() bool { return e.wound }
+
+// With is the error that Wind was called with.
+func (e *End) With() error { return e.with }
 
 // Abandon records that the last worker's unfinished work is discarded.
 func (e *End) Abandon() { e.still = true }
@@ -345,9 +350,10 @@ func (f *Farewell) Noticed(now time.Time) {
 	}
 }
 
-// Until is when the wait ends. Over reports whether it has ended.
+// Until is when the wait ends at the latest.
 func (f *Farewell) Until() time.Time { return f.until }
 
+// Over reports whether the wait has ended: it waits for no process, or it is Until.
 func (f *Farewell) Over(now time.Time) bool {
 	return len(f.workers)+len(f.servers) == 0 || !now.Before(f.until)
 }

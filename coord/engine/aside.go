@@ -45,6 +45,7 @@ func (l *scheduler) killed(w star.Worker, spans []Span, failed bool, why string)
 			}
 		}
 	}
+	// Later, so that the pieces of one death are not compared with each other.
 	for _, s := range spans {
 		if s.Count > 0 {
 			l.died = append(l.died, death{s, w, failed})
@@ -91,6 +92,7 @@ func (r *Ring) Blame(w star.Worker, failed bool, why string) {
 		return
 	}
 	for i := range r.rounds {
+		// A member computes the batch of the first round in which it has not arrived.
 		rd := &r.rounds[i]
 		k := slices.Index(rd.members, w)
 		if k < 0 || rd.arrived[k] {

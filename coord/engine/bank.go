@@ -49,6 +49,8 @@ func (l *Shards) fireBanked(f modes.Firing) {
 	o := Ready{Fire: wire.Fire{Seq: l.seq, Version: f.Version, Samples: l.used, NormFirst: l.norm, Report: l.report && !l.norm && len(f.Workers) > 1}}
 	gs := make([]deposit, 0, len(f.Workers))
 	total := 0
+	// The oldest gradient of each worker, since its steps are applied in order. The total must be known
+	// before any of them is weighed.
 	for _, w := range f.Workers {
 		a := &l.states[w]
 		d := a.bank[0]
@@ -87,6 +89,7 @@ func (l *Shards) fireBanked(f modes.Firing) {
 			o.Fire.Quiet = append(o.Fire.Quiet, w)
 		}
 	}
+	// These workers wait for parameters: shards send them after the update, unless the stream is used up.
 	for _, w := range f.NonBlocking {
 		l.states[w].led = true
 		if r, ok := l.release(w, f.Version); ok {

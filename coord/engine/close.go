@@ -99,6 +99,7 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 		return nil, fmt.Errorf("computed a gradient over %d samples of a batch of %d", m.Samples, rd.spans[k].Count)
 	}
 	rd.said[k], rd.have[k] = true, m.Samples
+	// The round has closed without it, so its gradient is late.
 	if rd.closed {
 		if m.Samples > 0 && rd.keep {
 			r.lates[m.Worker] = late{m.Generation, m.Version, rd.spans[k].Start, m.Samples}

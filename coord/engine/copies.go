@@ -67,6 +67,7 @@ func (k *Copies) Ripe() *Ready {
 		case w.Fire.Seq > ready:
 			return nil
 		}
+		// An entry without a Fire has nothing for primaries.
 		if w.told = true; w.Fire.Seq > 0 {
 			k.told = w.Fire.Seq
 			return &w.Ready
@@ -78,6 +79,7 @@ func (k *Copies) Ripe() *Ready {
 // Due removes the first entry from the queue when every copy holds it: its other messages are to go out.
 // It reports false when there is no such entry.
 func (k *Copies) Due() (Ready, bool) {
+	// Only the first entry can be due: later messages must not overtake its own.
 	if len(k.queue) == 0 || !k.queue[0].told || k.queue[0].Fire.Seq > k.Table.Acked() {
 		return Ready{}, false
 	}

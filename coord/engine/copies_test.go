@@ -18,11 +18,11 @@ import (
 //
 //	new copies=2            views below, one for a shard: the primary and its followers
 //	offer seq=1 release=0   a Fire, if seq is given, from which a release follows
-//	keep release=1          a release of nothing that is ready now
+//	keep release=1          a release without a Fire
 //	held server=1 seq=1     the server's copies of all shards hold the Fires up to seq
 //	lost server=1
 //
-// The answers say whom it makes the coordinator tell what.
+// The answers are the messages that the coordinator must send.
 //
 // go test ./coord/engine -run CopiesScripts -rewrite rewrites the answers: read the diff.
 func TestCopiesScripts(t *testing.T) {

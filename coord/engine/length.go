@@ -30,7 +30,7 @@ import (
 // workers were found wrong too, the shard is the likely cause: then the gradient's length is ignored.
 
 // sameLength is the relative difference, of the smaller one, that two measurements of one |g|² may
-// have: a shard's is accurate to 10⁻⁵ (wire.ReadSquares), a worker's, in float64, to n·2⁻⁵³ for n
+// have: a shard's is accurate to 10⁻⁵ (transport.ReadSquares), a worker's, in float64, to n·2⁻⁵³ for n
 // elements, which is 10⁻⁶ for 2³³ of them; ten times that.
 const sameLength = 1e-4
 

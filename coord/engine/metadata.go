@@ -52,6 +52,7 @@ func (m *CommitMetadata) appendTo(b []byte) []byte {
 			b = binary.AppendVarint(b, v)
 		}
 	}
+	// Without sums the first version of the format suffices.
 	version := int64(metadataVersion)
 	if m.Summed != nil {
 		version = treeVersion
@@ -81,6 +82,7 @@ var errMetadata = errors.New("engine: invalid metadata of a fire")
 // format, or cannot be so, such as samples behind the cursor, is an error.
 func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 	get := func() int64 {
+		// No field is below -1, which is the step of a rank that was never used.
 		v, n := binary.Varint(b)
 		if n <= 0 || v < -1 {
 			err = errMetadata
@@ -89,6 +91,7 @@ func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 		b = b[n:]
 		return v
 	}
+	// The length bounds what is allocated: corrupt metadata must not ask for more than its own size.
 	list := func() int { // each element has at least one byte
 		n := get()
 		if n < 0 || n > int64(len(b)) {
@@ -146,6 +149,7 @@ func (l *Shards) remark(o *Ready) []byte {
 		return nil
 	}
 	m := CommitMetadata{Snapshot: l.Snapshot()}
+	// The Fire names the workers that push. Where one pushes a sum, the others are known only from here.
 	if len(o.Members) > len(o.Fire.Gradients) || len(o.Dropped) > len(o.Fire.Dropped) {
 		m.Summed, m.Left = []Share{}, WorkersOf(o.Dropped)
 		for i, s := range o.Pieces {

@@ -10,6 +10,7 @@ import (
 
 // measure adds what the copies of a shard measured of its slice of the present gradient.
 func (a *workerState) measure(shard int, sums []replica.Sum) {
+	// A negative square means that the copy has not measured.
 	sums = slices.DeleteFunc(slices.Clone(sums), func(s replica.Sum) bool { return s.Sum2 < 0 })
 	if len(sums) == 0 {
 		a.unknown = true
@@ -24,6 +25,7 @@ func (a *workerState) measure(shard int, sums []replica.Sum) {
 			return
 		}
 	}
+	// Only NaN and the infinities differ from zero when subtracted from themselves.
 	if one := sums[0].Sum2; one-one != 0 {
 		a.bad = append(a.bad, shard)
 	} else {
@@ -53,6 +55,7 @@ func (l *Shards) judge(a *workerState) {
 // poisoned reports whether the present gradient of a worker, which may be in another worker's report,
 // is to be left out.
 func (l *Shards) poisoned(w star.Worker) (Poisoned, bool) {
+	// A report is one sum: what was measured of it holds for each gradient in it.
 	a, top := &l.states[w], &l.states[l.lead(w)]
 	cause := top.poison
 	if cause == poison.None && top.flipped && l.guard != nil {

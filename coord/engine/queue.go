@@ -80,6 +80,7 @@ func (l *Shards) trim(a *workerState, samples int) {
 	if a.part == 0 {
 		return
 	}
+	// A worker computes its batch from the front, so the number of samples says which ones it has computed.
 	had, left := cut(a.spans(), samples)
 	l.again(left...)
 	a.count, a.more = had[0].Count, nil
@@ -115,6 +116,7 @@ func (l *Shards) emptied() {
 			if a.arrived {
 				taken += int64(a.used)
 			} else {
+				// The part in progress counts: it will be finished, even after a stop.
 				taken += int64(min(a.done+a.part, a.whole()))
 			}
 		}

@@ -233,6 +233,7 @@ func (r *Ring) Tally(t wire.Tally) ([]Ready, error) {
 	}
 	rd.arrived[k] = true
 	rd.left--
+	// Versions are completed in order, and none while a ring forms: its members first agree on the version.
 	if rd.left > 0 || i > 0 || len(r.forming) > 0 {
 		return nil, nil
 	}
@@ -291,6 +292,7 @@ func (r *Ring) arrived(rec *star.Record) {
 		r.riderBatches[rec.Worker] = e
 		return
 	}
+	// The round of a member's record is the one that begins with the version of its basis.
 	if i := rec.Basis - r.version; i >= 0 && i < int64(len(r.rounds)) {
 		if k := slices.Index(r.rounds[i].members, rec.Worker); k >= 0 {
 			r.rounds[i].norm2[k] = rec.Norm2
@@ -307,6 +309,7 @@ func (r *Ring) complete() {
 	r.drawn(&rd)
 	at := r.version
 	r.version++
+	// A complete round shows that this ring works: earlier failures do not count any more.
 	r.faults = 0
 	clear(r.suspects)
 	clear(r.accusers)
@@ -372,6 +375,7 @@ func (r *Ring) complete() {
 		noise = pgns.Update{}
 	}
 	o.Fire, o.Stale, o.Pieces, o.More, o.Used, o.Noise, o.Round = f, stale, pieces, more, l.used, noise, noise.Round
+	// One gradient alone shows no noise. How it differs from the gradient before may.
 	if len(noise.Gradients) == 1 && l.states[f.Gradients[0].Worker].last.basis == at {
 		o.Pair, _ = l.states[f.Gradients[0].Worker].pair(l.used, int64(noise.Round))
 	}
@@ -456,6 +460,7 @@ func (r *Ring) hire(pull bool) {
 		if _, busy := r.riderBatches[w]; busy || !r.states[w].live {
 			continue
 		}
+		// At the end of the stream the other riders get nothing either.
 		s, ok := r.take(r.plan.Share(w, r.batch))
 		if !ok {
 			return
@@ -493,6 +498,8 @@ func (r *Ring) grant(ahead int64) {
 				rd.total += int64(rd.whole(i))
 				continue
 			}
+			// In a later turn this is the batch of the turn before, at turn 0 one that was kept when the ring
+			// formed again.
 			s, held := r.hand[w]
 			if !held && r.turn(r.next) == 0 {
 				s, _ = r.take(r.plan.Share(w, r.batch) * max(1, local))
@@ -516,6 +523,7 @@ func (r *Ring) grant(ahead int64) {
 			r.states[w].most = max(r.states[w].most, rd.whole(i))
 			m := wire.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: local, Micro: f.micro, Cap: f.cap}
 			if rd.parts != nil {
+				// With a queue the total is known only after the members have exchanged their samples.
 				m.Total, m.Part, m.More = 0, rd.parts[i], rd.beside[i]
 			}
 			o.Releases = append(o.Releases, m)
@@ -539,6 +547,8 @@ func (r *Ring) Lacking() []star.Worker {
 	if len(r.rounds) > 0 {
 		for i, w := range r.rounds[0].members {
 			rd := &r.rounds[0]
+			// In a round that closes, a member that has reported its samples waits for the others, not they
+			// for it.
 			if !rd.arrived[i] && (rd.quorum == 0 || rd.closed || !rd.said[i]) {
 				ws = append(ws, w)
 			}
@@ -555,6 +565,7 @@ func (r *Ring) Save() Cut {
 		f = r.staged
 	}
 	r.saveAt, r.kept = r.next, nil
+	// No round is granted, so the present version is the one to save.
 	if r.version == r.next {
 		p := r.progress()
 		r.kept = &p

@@ -51,6 +51,7 @@ const maxFaults = 4
 
 // formation is the ring of the present plan and members, from round from on.
 func (r *Ring) formation(from int64) formation {
+	// A generation is never used twice, even for a ring that is replaced before it forms.
 	r.generation++
 	f := formation{generation: r.generation, from: from, of: r.round()}
 	g := r.plan.Groups[0]
@@ -109,6 +110,7 @@ func (r *Ring) tell(w star.Worker, f *formation, now bool) To[wire.Ring] {
 // reform abandons the present ring; the live workers form another one.
 func (r *Ring) reform() {
 	// Rounds stay until the new ring has agreed on a version: only then is it known which of them were made.
+	// Members of a ring that has not formed yet may hold the parameters, or wait for a worker that has left.
 	with := r.involved()
 	r.staged, r.fault = nil, ""
 	r.now = r.formation(-1)
@@ -169,6 +171,7 @@ func (r *Ring) widen(f *formation, ws []star.Worker) {
 func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	r.out = r.out[:0]
 	w, generation, version := m.Worker, m.Generation, m.Version
+	// No worker can have a version that needs a round beyond the granted ones.
 	if version > r.next {
 		return nil, fmt.Errorf("formed ring %d at version %d, and rounds %d to %d are under way", generation, version, r.version, r.next-1)
 	}
@@ -226,6 +229,7 @@ func (r *Ring) agreed() (version int64) {
 	for _, v := range r.words {
 		count[v]++
 	}
+	// A map has no order, so a tie needs a rule.
 	for v, n := range count {
 		if n > count[version] || n == count[version] && v > version {
 			version = v
@@ -242,6 +246,7 @@ func (r *Ring) agreed() (version int64) {
 
 // failed records the failure of a member's ring.
 func (r *Ring) failed(by star.Worker, generation int64, suspect int, reason string) {
+	// The failure of a ring that was abandoned changes nothing.
 	if generation < r.since || r.over {
 		return
 	}
@@ -285,6 +290,7 @@ func (r *Ring) Tick() ([]Ready, error) {
 // ring has failed too often.
 func (r *Ring) mend() (orders []Ready, evict star.Worker, err error) {
 	r.out = r.out[:0]
+	// The last worker stays, whatever it has reported: without it the job would end.
 	for len(r.liars) > 0 {
 		w := r.liars[0]
 		if r.liars = r.liars[1:]; r.states[w].live && r.live() > 1 {
@@ -349,6 +355,7 @@ func (r *Ring) stage() {
 	r.staged = &f
 	r.unformed[f.generation] = slices.Clone(f.members)
 	o := r.order()
+	// Members of the old ring that are not in the new one must know where theirs ends.
 	for _, w := range r.now.members {
 		if !slices.Contains(f.members, w) && r.states[w].live {
 			o.Rings = append(o.Rings, r.tell(w, &f, false))

@@ -82,6 +82,7 @@ func (r *Ring) Snapshot() Snapshot {
 	for w, e := range r.riderBatches {
 		s.RiderBatches = append(s.RiderBatches, SnapshotRiderBatch{w, e.Span, e.basis, e.read})
 	}
+	// In order, so that equal states have equal metadata.
 	slices.SortFunc(s.RiderBatches, func(a, b SnapshotRiderBatch) int { return int(a.Worker) - int(b.Worker) })
 	return s
 }
@@ -160,6 +161,7 @@ func (r *Ring) takeUp(m *Snapshot) {
 		for i := range k.Spans {
 			rd.total += int64(rd.whole(i))
 			a := &r.states[k.Members[i]]
+			// Records of these batches may still come, and Arrive bounds their samples by most.
 			a.most = max(a.most, rd.whole(i))
 			rd.norm2[i] = math.NaN()
 		}
@@ -183,8 +185,11 @@ func (r *Ring) told(ts []wire.Tally) {
 			if r.behind(&t) != nil {
 				continue
 			}
+			// The content of a version is the same in all tallies, so any of them will do.
 			r.rounds[i].totals = t
 			for k, g := range t.Carried {
+				// A gradient in a version is made from an earlier one: without staleness in the tally, from
+				// the one before.
 				behind := int64(1)
 				if len(t.Behind) > 0 {
 					behind = max(1, int64(t.Behind[k]))

@@ -106,6 +106,7 @@ func (rd *ringRound) fits(t *wire.Tally) bool {
 		return false
 	}
 	for i, n := range t.Samples {
+		// A member with a lease has computed at least its first part.
 		if whole := rd.whole(i); n > whole || n < min(1, whole) {
 			return false
 		}

@@ -12,22 +12,23 @@ import (
 	"star/transport/wire"
 )
 
-// TestRingScripts runs the lives of rings in testdata/ring. Commands, of which workers say the plausible where nothing else is given:
+// TestRingScripts runs the scripts of rings in testdata/ring and testdata/takeover. A message has plausible values for
+// arguments that are not given. Commands:
 //
 //	new n=4 batch=10 limit=200 absent=(3)   a ring with the plan below
-//	tally w=(0,1) version=1 carried=(2)     they have made a version, with gradients of these riders
+//	tally w=(0,1) version=1 carried=(2)     these workers have made a version, with gradients of these riders
 //	record w=2                              a rider's gradient is on its way
-//	computed w=0 samples=5 version=0        a member has so many samples of its batch
-//	formed w=(0,1) version=2                they stand in the ring that forms
-//	fault w=0 suspect=2                     its ring has failed
+//	computed w=0 samples=5 version=0        a member has computed so many samples of its batch
+//	formed w=(0,1) version=2                these workers have joined the ring that forms
+//	fault w=0 suspect=2                     the ring of this worker has failed
 //	tick                                    time has passed
 //	leave w=1, join w=1
 //	fails w=1                               its program fails while it computes its batch, and it leaves; cut: its connection ends
 //	install                                 the plan below
 //	save, stop
-//	takeover w=(0,1)                        another coordinator goes on with the metadata of the last release; these have the parameters, and tell
-//	                                        what they told the first one
-//	waits                                   whom everybody waits for, and what a checkpoint would have to do again
+//	takeover w=(0,1)                        another coordinator continues with the metadata of the last release; these
+//	                                        workers have the parameters, and report to it what they reported to the first
+//	waits                                   the workers that the others wait for, and the work that a checkpoint would repeat
 //
 // go test ./coord/engine -run RingScripts -rewrite rewrites the answers: read the diff.
 func TestRingScripts(t *testing.T) {

@@ -71,7 +71,8 @@ type scheduler struct {
 	past  []Span
 	used  int64 // samples of gradients that were applied
 	waste int64 // samples of gradients that were dropped
-	seq   int64
+	// seq is the number of the newest Fire.
+	seq int64
 
 	haste haste // of queues
 	deaths
@@ -298,12 +299,14 @@ func (l *scheduler) lease(most, all int) (pieces []wire.Piece) {
 	if left := l.left(); left < int64(all) {
 		most = int((left*int64(most) + int64(all) - 1) / int64(all))
 	}
+	// A release has room for a batch and MaxPieces beside it.
 	for most > 0 && len(pieces) <= wire.MaxPieces {
 		s, ok := l.take(most)
 		if !ok {
 			break
 		}
 		most -= s.Count
+		// Adjacent pieces become one, so that many small ones of redo do not use up that room.
 		if k := len(pieces) - 1; k >= 0 && pieces[k].Start+int64(pieces[k].Count) == s.Start {
 			pieces[k].Count += s.Count
 			continue

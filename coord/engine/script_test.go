@@ -19,19 +19,19 @@ import (
 //	                       a scheduler with the plan below; the workers in closed
 //	                       can be in no tree
 //	push w=(1,2)           they arrive, and every shard stores what they pushed
-//	arrive w=1             it says that it has handed over
+//	arrive w=1             it reports that it has pushed
 //	store w=1 shard=0
 //	told w=0 in=(0,1,2)    the report of worker 0 has these; samples=N of the last, if
-//	                       it lies
+//	                       the report is wrong
 //	unreachable w=1        it cannot reach its parent
 //	leave w=1
 //	fails w=1              its program fails while it computes its batch, and it leaves;
 //	                       cut: its connection ends
 //	install                the plan below
-//	waits                  whom everybody waits for, and what a checkpoint would have
-//	                       to do again
+//	waits                  the workers that the others wait for, and the work that a
+//	                       checkpoint would repeat
 //
-// go test ./coord -run LedgerScripts -rewrite writes the answers anew: read the diff.
+// go test ./coord/engine -run SchedulerScripts -rewrite rewrites the answers: read the diff.
 func TestSchedulerScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scheduler", func(t *testing.T, path string) {
 		var l *Shards

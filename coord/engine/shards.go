@@ -182,6 +182,7 @@ func (l *Shards) wake() {
 		if !a.live || !a.parked || a.stopped {
 			continue
 		}
+		// A parked worker is not in the barrier, which must know it before its gradient arrives.
 		l.barrier.Join(star.Worker(w))
 		a.counted = true
 		r, _ := l.release(star.Worker(w), l.barrier.Version())
@@ -201,6 +202,7 @@ func (l *Shards) idle() {
 		for w := range l.states {
 			if a := &l.states[w]; a.parked && a.counted && !a.stopped {
 				a.counted = false
+				// A live worker's kept gradients are still used; those of one that has left are lost with it.
 				if a.live {
 					l.fire(l.barrier.Retire(star.Worker(w))) // may park others
 				} else {
@@ -223,6 +225,8 @@ func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 		return Batch{}, nil, fmt.Errorf("worker %d sent step %d although its step %d is not released yet", w, step, a.step)
 	case step != a.step:
 		return Batch{}, nil, fmt.Errorf("worker %d sent step %d, expected step %d", w, step, a.step)
+	// Only a worker that computes in parts, or takes parts from a queue, may have fewer samples than its
+	// batch.
 	case samples != a.whole() && (a.micro == 0 && a.part == 0 || samples < max(1, a.done) || samples > a.whole()):
 		return Batch{}, nil, fmt.Errorf("worker %d sent a gradient over %d samples, expected %d", w, samples, a.whole())
 	case a.group != nil && a.group.top == w && a.group.in == nil:
@@ -279,6 +283,8 @@ func (l *Shards) complete(w star.Worker) {
 		for _, v := range c.in {
 			l.states[v].waiting = true
 		}
+		// Before the barrier, which may fire at once: an update depends on what was found out about its
+		// gradients.
 		l.arbitrate(c.top)
 		l.weigh(c.top)
 		l.judge(a)
@@ -302,6 +308,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 		return nil
 	}
 	a.live, l.samples = false, -1
+	// Gradients that it left for later updates are discarded, and their samples go to other workers.
 	for _, d := range a.bank { // every shard holds them
 		l.again(d.spans...)
 		l.throwAwayStep(w, d.step)
@@ -335,6 +342,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 // Install changes the plan. No waiting worker is stranded.
 func (l *Shards) Install(p modes.Plan) []Ready {
 	l.out = l.out[:0]
+	// Which workers cannot reach each other is tried again with the trees of the new plan.
 	l.plan, l.cut, l.samples = p, nil, -1
 	l.fire(l.barrier.Install(p))
 	l.idle()
@@ -387,6 +395,7 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 	if o.Fire.Local = local.steps; local.steps > 0 {
 		o.Fire.NormFirst = false
 	}
+	// Sums first: weights depend on the samples of the whole update.
 	for _, w := range f.Workers {
 		total += int64(l.states[w].used)
 		l.waste += int64(l.states[w].whole() - l.states[w].used)
@@ -446,6 +455,7 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 func (l *Shards) dropLate(o *Ready, f modes.Firing) {
 	for _, w := range f.Dropped {
 		g := wire.Gradient{Worker: w, Step: l.states[w].step, Weight: l.rest()}
+		// Shards must still learn of it, to free its memory, but no rule may use it.
 		if _, ok := l.poisoned(w); ok {
 			g.Weight = 0
 		}
@@ -471,6 +481,7 @@ func (l *Shards) next(o *Ready, f modes.Firing) {
 		r, ok := wire.Release{}, false
 		switch {
 		case !a.live:
+		// Its gradient is applied. It gets no batch until the slowest worker has caught up (goOn).
 		case slices.Contains(f.Stopped, w):
 			a.step++
 			a.arrived, a.waiting, a.nstored = false, false, 0

@@ -10,6 +10,7 @@ import (
 // Fault records that a worker could not send its gradient to its parent. A step that is still to come is an
 // error.
 func (l *Shards) Fault(m wire.Fault) (Failure, []Ready, error) {
+	// With parameter servers the generation of a fault is the worker's step.
 	if step := l.states[m.Worker].step; m.Generation > step {
 		return Failure{}, nil, fmt.Errorf("a fault in step %d, and it is at step %d", m.Generation, step)
 	}
@@ -39,6 +40,7 @@ func (l *Shards) End(s Stage) (still bool) {
 func (l *Shards) abandon() {
 	// progress lists every sample that is not applied, wherever it is; again counts deadly ones as waste.
 	left := l.progress().Redo
+	// The stream ends at the cursor: no later call hands out a batch.
 	l.redo, l.past, l.limit = nil, nil, l.cursor
 	l.again(left...)
 	for w := range l.states {

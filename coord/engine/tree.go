@@ -46,6 +46,7 @@ func (l *Shards) reports(gs []wire.Gradient) []wire.Gradient {
 	if !slices.ContainsFunc(gs, func(g wire.Gradient) bool { return l.states[g.Worker].group != nil }) {
 		return gs
 	}
+	// In float64, so that the sum of a large group keeps the precision of its weights.
 	sums := map[star.Worker]float64{}
 	for _, g := range gs {
 		sums[l.lead(g.Worker)] += float64(g.Weight)
@@ -62,6 +63,7 @@ func (l *Shards) reports(gs []wire.Gradient) []wire.Gradient {
 // the parameters to workers that led their last report; other workers get them from the parent, or ask the
 // shards.
 func (l *Shards) link(o *Ready) {
+	// Only workers of one firing report together: they have the same version.
 	here := map[star.Worker]bool{}
 	below := map[star.Worker][]wire.Child{}
 	if l.plan.Parents != nil {
@@ -155,6 +157,8 @@ func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
 		if int(s.Worker) >= len(l.states) || l.states[s.Worker].group != c || slices.Contains(in, s.Worker) {
 			return nil, fmt.Errorf("the report of worker %d step %d has worker %d, which is not in its group", m.Worker, m.Step, s.Worker)
 		}
+		// The top got these numbers from below. They must be those of the releases, or samples would be lost
+		// or counted twice.
 		if b := &l.states[s.Worker]; s.Step != b.step || s.Samples != b.count {
 			return nil, fmt.Errorf("the report of worker %d step %d has step %d of worker %d with %d samples, expected step %d with %d",
 				m.Worker, m.Step, s.Step, s.Worker, s.Samples, b.step, b.count)
@@ -242,6 +246,7 @@ func (l *Shards) unreachable(w star.Worker, step int64) []Ready {
 	if l.cut == nil {
 		l.cut = map[[2]star.Worker]bool{}
 	}
+	// link passes over this pair from now on, until the plan changes or one of the two joins again.
 	l.cut[[2]star.Worker{w, a.up}] = true
 	if a.group.in == nil && l.states[a.up].live {
 		l.out = append(l.out, Ready{Detached: []To[wire.Detach]{{a.up, wire.Detach{Worker: w, Step: step}}}})

@@ -19,7 +19,6 @@ import (
 // failures of the ring, and new workers and checkpoints wait for turn 0. If a ring fails while a worker
 // waits, that worker is in the next ring at once, without a batch until turn 0: until then updates count as
 // if it had none, as at the end of the stream.
-// count as if it had none, as those at the end of the stream do.
 type turning struct {
 	turns int64 // at least 1
 

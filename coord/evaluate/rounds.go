@@ -94,8 +94,10 @@ func nextMultiple(n, step int64) int64 {
 	return (n/step + 1) * step
 }
 
-// Open reports whether a round is under way; Final, whether the final one has begun.
-func (r *Rounds) Open() bool  { return r.round.open }
+// Open reports whether a round is under way.
+func (r *Rounds) Open() bool { return r.round.open }
+
+// Final reports whether the final round has begun.
 func (r *Rounds) Final() bool { return r.final }
 
 // Number is that of the last round. The first has number 1.

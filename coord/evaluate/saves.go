@@ -113,8 +113,10 @@ func (s *Saves) Due(now time.Time) bool {
 // Advance chooses when the checkpoint after the present one begins.
 func (s *Saves) Advance(now time.Time) { s.wanted, s.next = false, now.Add(s.every) }
 
-// Open reports whether a checkpoint is under way; Writing, whether its manifest is being written.
-func (s *Saves) Open() bool    { return s.save.open }
+// Open reports whether a checkpoint is under way.
+func (s *Saves) Open() bool { return s.save.open }
+
+// Writing reports whether the manifest of the checkpoint under way is being written.
 func (s *Saves) Writing() bool { return s.save.writing }
 
 // Complete reports whether the newest complete checkpoint of this attempt has that ID.
@@ -123,8 +125,7 @@ func (s *Saves) Complete(id string) bool { return s.complete != "" && s.complete
 // Err is why the final checkpoint has failed; nil: it has not.
 func (s *Saves) Err() error { return s.err }
 
-// Writer reports whether a worker writes the parameters of the checkpoint that is under way; Orphaned, whether the
-// final one must begin again when that worker is lost.
+// Writer reports whether a worker writes the parameters of the checkpoint that is under way.
 func (s *Saves) Writer(w star.Worker) bool { return s.save.open && s.save.Writer == w }
 
 // Orphaned is described at Writer.

@@ -28,19 +28,25 @@ type Validator struct {
 // NewValidator is the validator of a job. A gradient is asked for after every gradients of workers; 0 means 1.
 func NewValidator(every int) Validator { return Validator{on: true, every: max(1, every)} }
 
-// On reports whether the job has a validator. Ready, Begun: a job with one may begin, and its workers have begun; a job
-// without one does not wait.
-func (v *Validator) On() bool    { return v.on }
+// On reports whether the job has a validator.
+func (v *Validator) On() bool { return v.on }
+
+// Ready reports whether the job may begin. A job without a validator does not wait for one.
 func (v *Validator) Ready() bool { return !v.on || v.joined }
+
+// Begun reports whether the workers have begun, or need not wait for a first gradient.
 func (v *Validator) Begun() bool { return !v.on || v.begun }
 
-// Joined reports whether it is connected; Judges, whether updates are checked.
+// Joined reports whether the validator is connected.
 func (v *Validator) Joined() bool { return v.joined }
+
+// Judges reports whether updates are checked.
 func (v *Validator) Judges() bool { return v.on && !v.lost }
 
-// Step is that of the gradient that is asked for, or the next one. Version is that of the parameters of the gradient in
-// use.
-func (v *Validator) Step() int64    { return v.step }
+// Step is that of the gradient that is asked for, or the next one.
+func (v *Validator) Step() int64 { return v.step }
+
+// Version is that of the parameters of the gradient in use.
 func (v *Validator) Version() int64 { return v.version }
 
 // Join records that it has connected.

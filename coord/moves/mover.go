@@ -296,7 +296,9 @@ func (m *Mover) Passing(server int) (shard, target int, passing bool) {
 	return m.job.Shard, m.job.Target, m.job.Copy && m.stage == routing && server == m.job.Source
 }
 
-// Last is the number of the newest move. After makes moves count from a number on, so that messages to an earlier
-// coordinator are not taken for those about a move of this one.
-func (m *Mover) Last() int64    { return m.id }
+// Last is the number of the newest move.
+func (m *Mover) Last() int64 { return m.id }
+
+// After makes moves count from a number on, so that messages to an earlier coordinator are not taken for those about a
+// move of this one.
 func (m *Mover) After(id int64) { m.id = id }

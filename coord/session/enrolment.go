@@ -24,7 +24,7 @@ type Enrolment struct {
 	Batch     int             `json:"batch,omitempty"`
 	Epochs    float64         `json:"epochs,omitempty"`
 
-	// Whole says that the program's batches must be neither cut nor resized ([modes.Plan.WithWholeBatches]).
+	// Whole says that the program's batches must be neither cut nor resized ([star/modes.Plan.WithWholeBatches]).
 	Whole bool `json:"whole,omitempty"`
 
 	// DropLast says that the last batch of the job is left out if it is smaller than the others.

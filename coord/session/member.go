@@ -118,8 +118,10 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf("the coordinator at %s is lost: %v", e.Addr, e.Err)
 }
 
-// Unwrap returns the cause, ExitCode that of a loss (69).
+// Unwrap returns the cause.
 func (e *LostError) Unwrap() error { return e.Err }
+
+// ExitCode is that of a loss (69).
 func (e *LostError) ExitCode() int { return exitcode.Lost }
 
 // JoinError means that a member could not join within Timeout.
@@ -139,8 +141,10 @@ func (e *JoinError) Error() string {
 	return fmt.Sprintf("could not join the job at %s within %v (--join-timeout): %v", e.Addr, e.Timeout, e.Err)
 }
 
-// Unwrap returns the last attempt's error, ExitCode that of a loss (69): the process may be started again.
+// Unwrap returns the last attempt's error.
 func (e *JoinError) Unwrap() error { return e.Err }
+
+// ExitCode is that of a loss (69): the process may be started again.
 func (e *JoinError) ExitCode() int { return exitcode.Lost }
 
 // StrangerError means that another program listens at the coordinator's address.
@@ -154,8 +158,10 @@ func (e *StrangerError) Error() string {
 	return fmt.Sprintf("no coordinator at %s: %v; --coordinator is the address of the job's star-ps of rank 0 (its --listen, not --http)", e.Addr, e.Err)
 }
 
-// Unwrap returns the other program's answer, ExitCode that of usage (2).
+// Unwrap returns the other program's answer.
 func (e *StrangerError) Unwrap() error { return e.Err }
+
+// ExitCode is that of usage (2): a retry would reach the same program.
 func (e *StrangerError) ExitCode() int { return exitcode.Usage }
 
 // DesertedError means that no process listens any more at the addresses of a job in which this process took part: the
@@ -171,8 +177,10 @@ func (e *DesertedError) Error() string {
 	return fmt.Sprintf("the job has ended, or all processes that coordinate it: no process has listened at %s for %v: %v", e.Addrs, e.For, e.Err)
 }
 
-// Unwrap returns the last attempt's error, ExitCode that of a loss (69).
+// Unwrap returns the last attempt's error.
 func (e *DesertedError) Unwrap() error { return e.Err }
+
+// ExitCode is that of a loss (69).
 func (e *DesertedError) ExitCode() int { return exitcode.Lost }
 
 // OverError means that the job had ended successfully when a process looked for its coordinator.

@@ -139,8 +139,10 @@ func Inherit(now time.Time, left *Handover, j Job) Takeover {
 	return Takeover{left: left, job: j, at: now, reports: make([]*Report, j.Servers), states: map[star.Worker]Stand{}}
 }
 
-// On reports whether the job was taken over. Left returns the previous coordinator's handover; nil if the job began here.
-func (t *Takeover) On() bool        { return t.left != nil }
+// On reports whether the job was taken over.
+func (t *Takeover) On() bool { return t.left != nil }
+
+// Left is the previous coordinator's handover; nil if the job began here.
 func (t *Takeover) Left() *Handover { return t.left }
 
 // Trained reports whether the training had begun before the takeover.
@@ -314,9 +316,9 @@ func (t *Takeover) Stand(w star.Worker, s *Stand) (err error) {
 type Presence uint8
 
 const (
-	Absent  Presence = iota
-	Linking          // connected, and not joined yet
-	Joined
+	Absent  Presence = iota // not connected
+	Linking                 // connected, and not joined yet
+	Joined                  // connected and joined
 )
 
 // Gathered reports whether the training can continue: every worker that took part has joined or was waited for, and at

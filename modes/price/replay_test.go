@@ -11,8 +11,8 @@ import (
 	"star/modes/price"
 )
 
-// With everybody always taking the same time, PriceOver is Price.
-func TestPriceOverSteady(t *testing.T) {
+// If every iteration of a worker takes the same time, Over returns the cost that Of predicts.
+func TestOverSteady(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "n")
 		f := price.Forecast{Batch: 32, Noise: rapid.Float64Range(0, 1e4).Draw(t, "noise"), Times: make([]time.Duration, n)}
@@ -48,14 +48,14 @@ func TestPriceOverSteady(t *testing.T) {
 		}
 		// With shares that do not add up to a round Price is rough: how far behind a gradient is rests on a whole one.
 		if d := math.Abs(got.Cost.Seconds()/want.Cost.Seconds() - 1); d > 0.03 && p.Shares == nil {
-			t.Errorf("%v: cost %v over a steady history, %v by Price", p, got.Cost, want.Cost)
+			t.Errorf("%v: cost %v over a steady history, %v by Of", p, got.Cost, want.Cost)
 		}
 	})
 }
 
-// One slow iteration in turn at a different worker: on average all are alike, so Price sees nothing to gain, but SSGD
-// waits each time.
-func TestPriceOverTakesTurns(t *testing.T) {
+// Each iteration is slow at a different worker: on average all workers are alike, so Of sees no gain, but SSGD waits in
+// each round.
+func TestOverTakesTurns(t *testing.T) {
 	const n = 4
 	h := make(price.History, n)
 	for w := range h {
@@ -81,8 +81,8 @@ func TestPriceOverTakesTurns(t *testing.T) {
 	}
 }
 
-// Whoever has no history is gone.
-func TestPriceOverWithoutSomebody(t *testing.T) {
+// A worker without a history has left.
+func TestOverWithoutAWorker(t *testing.T) {
 	h := price.History{{100 * time.Millisecond}, nil, {200 * time.Millisecond}}
 	c, err := price.Over(modes.SSGD(3), h, price.Forecast{Batch: 1})
 	if err != nil || c.Interval != 200*time.Millisecond {
@@ -95,9 +95,9 @@ func TestPriceOverWithoutSomebody(t *testing.T) {
 	}
 }
 
-// Two iterations of each worker are played as long as thirty-two, so that the price is not that of where a few updates begin and end; and
-// no plan applies more than everybody makes who never waits.
-func TestPriceOverFewIterations(t *testing.T) {
+// Two iterations of each worker are replayed for as long as thirty-two, so that the price does not depend on where a few
+// updates begin and end. No plan applies more gradients than workers that never wait compute.
+func TestOverFewIterations(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 8).Draw(t, "n")
 		f := price.Forecast{Batch: 16, Noise: 100, Times: make([]time.Duration, n)}

@@ -10,6 +10,7 @@ import (
 	"star"
 )
 
+// The kinds of frames. LastKind is the greatest one.
 const (
 	KindHello       Kind = 1
 	KindWelcome     Kind = 2

@@ -484,7 +484,7 @@ const generated = "// Code generated from messages.go by go generate; DO NOT EDI
 func (t *table) codec() string {
 	var b bytes.Buffer
 	w := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	w("%spackage wire\n\nimport (\n\"math\"\n\"slices\"\n\"time\"\n\n\"star\"\n)\n\nconst (", generated)
+	w("%spackage wire\n\nimport (\n\"math\"\n\"slices\"\n\"time\"\n\n\"star\"\n)\n\n// The kinds of frames. LastKind is the greatest one.\nconst (", generated)
 	for _, m := range t.messages {
 		w("Kind%s Kind = %d", m.name, m.kind)
 	}
