@@ -12,7 +12,7 @@ import (
 // While one rank arrives last the others begin without it; all have the same bits, those of the plain sum but for
 // rounding. When it is on time again they wait for no rank.
 func TestLateRank(t *testing.T) {
-	const n, late, count = 4, 1, 1 << 16
+	const n, late, count = 4, 1, 1 << 19
 	groups := form(t, n, func(c *allreduce.Config) { over(c, "tcp"); c.Algorithm = allreduce.AlgorithmLate })
 	sums := make([][]float32, n)
 	sum := func(delay time.Duration) {
@@ -21,6 +21,9 @@ func TestLateRank(t *testing.T) {
 			v := make([]float32, count)
 			for i := range v {
 				v[i] = float32(math.Sin(float64(i*n + g.Rank())))
+			}
+			if err := g.Barrier(t.Context()); err != nil {
+				return err
 			}
 			if g.Rank() == late {
 				time.Sleep(delay)

@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
 
-// TestEarlierReleases reads the headers of messages that earlier releases wrote: each has the values that it had. Newer
-// fields come behind them. cmd/tests/compat has the hashes of the files.
+// fieldNames are names of Go fields, which do not travel.
+var fieldNames = regexp.MustCompile(`[A-Z][A-Za-z0-9]*:`)
+
+// TestEarlierReleases reads the headers of messages that earlier releases wrote: each has the values that it had, in
+// order. Newer fields come behind them. cmd/tests/compat has the hashes of the files.
 func TestEarlierReleases(t *testing.T) {
 	files, err := filepath.Glob("../../cmd/tests/compat/testdata/*/wire.txt")
 	if err != nil || len(files) == 0 {
@@ -44,7 +48,7 @@ func TestEarlierReleases(t *testing.T) {
 			m, err := parseAny(kinds[kind], header)
 			if err != nil {
 				t.Errorf("%s: %s: %v", file, said, err)
-			} else if got := fmt.Sprintf("%s %+v", kind, m); !strings.HasPrefix(got, strings.TrimSuffix(said, "}")) {
+			} else if got := fmt.Sprintf("%s %+v", kind, m); !strings.HasPrefix(fieldNames.ReplaceAllString(got, ":"), fieldNames.ReplaceAllString(strings.TrimSuffix(said, "}"), ":")) {
 				t.Errorf("%s:\n got %s\nwant %s", file, got, said)
 			}
 		}
