@@ -33,7 +33,8 @@ var lent = map[string]string{
 	"star/transport":                "the network, and errors of peers",
 }
 
-// exported finds the named types that the API of a package shows: of exported constants, variables, functions, types, their exported fields and methods.
+// exported finds the named types that the API of a package shows: of exported constants, variables, functions, types,
+// their exported fields and methods.
 func exported(pkg *types.Package, found func(where string, n *types.TypeName)) {
 	seen := map[types.Type]bool{}
 	var walk func(where string, t types.Type)
@@ -100,7 +101,8 @@ func exported(pkg *types.Package, found func(where string, n *types.TypeName)) {
 	}
 }
 
-// The API of a public package has types of public packages, and of the rooms that are listed, but none of a package that others cannot import.
+// The API of a public package has types of public packages, and of the rooms that are listed, but none of a package
+// that others cannot import.
 func TestAPI(t *testing.T) {
 	out, err := exec.Command("go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, public...)...).Output()
 	if err != nil {
@@ -149,7 +151,8 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// Each public package has an example that go test runs: one with an output. So have the parts that are worth reading alone.
+// Each public package has an example that go test runs: one with an output. So have the parts that are worth reading
+// alone.
 func TestExamples(t *testing.T) {
 	for _, path := range append(slices.Clone(public), "star/ps", "star/straggler", "star/pgns", "star/sim") {
 		names, err := filepath.Glob(filepath.Join(filepath.FromSlash(strings.TrimPrefix(path, "star/")), "*_test.go"))

@@ -255,8 +255,8 @@ var (
 // elsewhereNames are words and files of comments that are not of this repository.
 var elsewhereNames = []string{"arXiv", "nvmlClocksEventReasons", "newModel", "aws/credential_cache.go"}
 
-// TestCommentsAreNotLeftBehind finds comments that a rename has left behind: they begin with another name than what they
-// document, or have the name of an identifier or a file that does not exist.
+// TestCommentsAreNotLeftBehind finds comments that a rename has left behind: they begin with another name than what
+// they document, or have the name of an identifier or a file that does not exist.
 func TestCommentsAreNotLeftBehind(t *testing.T) {
 	s := parseAll(t)
 	words := map[string]bool{}

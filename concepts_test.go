@@ -53,7 +53,8 @@ func TestConcepts(t *testing.T) {
 	}
 }
 
-// timeline plays a mode: = computes, > pushes a gradient that is applied, x one that is dropped, a dot waits, ^ marks updates.
+// timeline plays a mode: = computes, > pushes a gradient that is applied, x one that is dropped, a dot waits, ^ marks
+// updates.
 func timeline(t *testing.T, mode string, took []int, until int) string {
 	plan, err := modes.Parse(mode, len(took))
 	if err != nil {

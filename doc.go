@@ -1,10 +1,10 @@
 // Package star holds the nouns that every room of STAR shares: Worker and Record. It imports nothing but time, so the
 // rules (modes, straggler, pgns) and the programs that follow them (coord, ps, allreduce, sim) can meet on it.
 //
-// STAR is a runtime for data-parallel training on machines of uneven speed. It finds out which workers are slow and why,
-// estimates for every synchronisation mode how long the same progress takes, and changes to the fastest one while the job runs.
-// This page has the concepts in one picture and one timeline. docs/architecture.md has the details: which package does
-// what, and what happens to one gradient.
+// STAR is a runtime for data-parallel training on machines of uneven speed. It finds out which workers are slow and
+// why, estimates for every synchronisation mode how long the same progress takes, and changes to the fastest one while
+// the job runs. This page has the concepts in one picture and one timeline. docs/architecture.md has the details: which
+// package does what, and what happens to one gradient.
 //
 // # The picture
 //
@@ -40,9 +40,9 @@
 //
 // # The ideas
 //
-// A synchronisation mode is data. A [star/modes.Plan] puts workers into groups and says how many arrivals of a group make
-// an update. Synchronous, asynchronous, k-batch, backup workers and stale synchronous training are values of this one
-// type, so a job can change from one to another without a restart.
+// A synchronisation mode is data. A [star/modes.Plan] puts workers into groups and says how many arrivals of a group
+// make an update. Synchronous, asynchronous, k-batch, backup workers and stale synchronous training are values of this
+// one type, so a job can change from one to another without a restart.
 //
 // One pure state machine turns arrivals into updates: [star/modes.Barrier], one for each job. It has no clock, lock,
 // goroutine or socket. The engine, the shard (ps.Shard), the pilot and the scheduler's policies are pure as well; the
@@ -52,11 +52,11 @@
 // A gradient has arrived when its worker has said so and every shard holds it. So an update never names a gradient that
 // some shard lacks, and a worker that dies in the middle of a push leaves no trace.
 //
-// Bits are reproducible. Sums go by rank and not by arrival, so the number of shards changes no bit of the parameters, and
-// a synchronous job gives the same bits in every run (docs/architecture.md, Bits, has the limits).
+// Bits are reproducible. Sums go by rank and not by arrival, so the number of shards changes no bit of the parameters,
+// and a synchronous job gives the same bits in every run (docs/architecture.md, Bits, has the limits).
 //
-// Slow is not dead. A slow worker is never removed for being slow; a worker, server or coordinator that dies is replaced,
-// or the job ends with an exit code that says what happened. Every wait has a deadline and a name.
+// Slow is not dead. A slow worker is never removed for being slow; a worker, server or coordinator that dies is
+// replaced, or the job ends with an exit code that says what happened. Every wait has a deadline and a name.
 //
 // # The timeline
 //
@@ -71,8 +71,9 @@
 //	worker 2  Ccccccccc>Ccccccccc>C
 //	updates             1         2
 //
-// The records of the workers reach the pilot. The detector says that worker 2 is slow, and since when. The pilot compares
-// how long the modes take for the same progress, with the gradient's noise taken into account, and may change the plan.
+// The records of the workers reach the pilot. The detector says that worker 2 is slow, and since when. The pilot
+// compares how long the modes take for the same progress, with the gradient's noise taken into account, and may change
+// the plan.
 //
 // Mode x=2: one group, and an update takes the first two gradients that wait.
 //
@@ -82,15 +83,16 @@
 //	worker 2  Ccccccccc>.Ccccccccc>
 //	updates         1    2    3
 //
-// Update 1 is of workers 0 and 1, update 2 of workers 0 and 2, update 3 of workers 0 and 1: no worker waits for worker 2, and
-// its gradients still count.
+// Update 1 is of workers 0 and 1, update 2 of workers 0 and 2, update 3 of workers 0 and 1: no worker waits for worker
+// 2, and its gradients still count.
 //
-// A change of mode is one event at the barrier: workers that wait are counted under the new plan, and no gradient is lost.
+// A change of mode is one event at the barrier: workers that wait are counted under the new plan, and no gradient is
+// lost.
 //
 // # The rooms
 //
-// Each folder at the top with Go code is a room. Imports between rooms point down: docs/architecture.md has the floors, and
-// layering_test.go checks them.
+// Each folder at the top with Go code is a room. Imports between rooms point down: docs/architecture.md has the floors,
+// and layering_test.go checks them.
 //
 //	cmd         the programs: star, star-ps, star-worker, star-chaos
 //	sched       cluster scheduling: policies, workloads, the queue and its service

@@ -187,7 +187,8 @@ func among(imp string, list []string) bool {
 // mostArrows is how many pairs of rooms may be joined by an import (decision 25).
 const mostArrows = 125
 
-// TestRoomsPointDown checks that an import between rooms leads to a lower line of the picture in docs/architecture.md, and that the picture and doc.go have all rooms.
+// TestRoomsPointDown checks that an import between rooms leads to a lower line of the picture in docs/architecture.md,
+// and that the picture and doc.go have all rooms.
 func TestRoomsPointDown(t *testing.T) {
 	page, err := os.ReadFile("docs/architecture.md")
 	if err != nil {
@@ -274,14 +275,16 @@ func TestLayering(t *testing.T) {
 	}
 }
 
-// lends are packages that pure rooms may import although they are not pure themselves, and what of them is not; *: whatever they import.
+// lends are packages that pure rooms may import although they are not pure themselves, and what of them is not; *:
+// whatever they import.
 var lends = map[string]string{
 	"star/internal/kernel": "sync sync/atomic time", // a pool of goroutines for large products; no result depends on them
 	"star/ps/rule":         "sync",                  // goroutines for long vectors, of which no result depends either
 	"star/sim":             "*",                     // it uses the pure parts of allreduce and ps
 }
 
-// TestPure walks all imports of the pure rooms: who imports them gets no clock, goroutine, lock, file or network by another room.
+// TestPure walks all imports of the pure rooms: who imports them gets no clock, goroutine, lock, file or network by
+// another room.
 func TestPure(t *testing.T) {
 	imports := map[string][]string{}
 	for _, p := range packages(t) {
@@ -327,7 +330,8 @@ var links = []struct{ pkg, rooms, why string }{
 	{pkg: "star/cmd/internal/chaos", rooms: "cmd/internal/chaos cmd/star-chaos cmd/tests", why: "the programs of users contain nothing that breaks jobs"},
 }
 
-// TestLinks walks all imports of every room: what it links of others' packages, and that it reaches no room that it must not import.
+// TestLinks walks all imports of every room: what it links of others' packages, and that it reaches no room that it
+// must not import.
 func TestLinks(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Deps \" \"}}", "./...").Output()
 	if err != nil {
@@ -372,7 +376,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// apart are rooms that must not reach others by any way. What stands behind a minus is not meant, although it lies below one that is.
+// apart are rooms that must not reach others by any way. What stands behind a minus is not meant, although it lies
+// below one that is.
 var apart = []struct{ room, not, why string }{
 	{"worker -worker/configure -worker/inject -worker/launch", "server cluster cmd worker/launch bench sim internal/settings job/options job/tenant worker/configure train/net coord -coord/engine -coord/session -cluster/resource", "a library: knows no settings, no server, no coordinator, no cluster and no model of ours"},
 	{"server -server/outside", "worker cluster cmd bench sim internal/settings job/options job/tenant -cluster/placement -cluster/resource", "a library: knows no settings, no worker and no cluster"},

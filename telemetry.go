@@ -38,8 +38,9 @@ const (
 	GradChange                 // |g − g′|², g′ the worker's gradient before: of a sample of coordinates (pgns.Change)
 	FarIn                      // bytes from other hosts since the worker's last record; of a ring in a cluster
 	FarOut                     // bytes to other hosts, likewise
-	LinkRate                   // bytes per second at which the way to the shards carries what is sent, as the kernel saw it last
-	Parts                      // into which the worker cut the samples of this gradient, and computed each by itself
+	// bytes per second at which the way to the shards carries what is sent, as the kernel saw it last
+	LinkRate
+	Parts // into which the worker cut the samples of this gradient, and computed each by itself
 	NumMetrics
 )
 
@@ -69,8 +70,8 @@ func MetricByName(name string) (Metric, bool) {
 	return 0, false
 }
 
-// Telemetry is a set of measurements. Hosts differ in what they show, so each may be absent; the zero Telemetry has none.
-// float32 is as precise as any of them.
+// Telemetry is a set of measurements. Hosts differ in what they show, so each may be absent; the zero Telemetry has
+// none. float32 is as precise as any of them.
 type Telemetry struct {
 	Seen   uint64 // bit m: Value[m] was measured
 	Values [NumMetrics]float32

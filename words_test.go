@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // unplain are words that CONTRIBUTING.md replaces: "who" for a process, private idioms, and household metaphors.
@@ -78,8 +79,8 @@ func TestPlainEnglish(t *testing.T) {
 }
 
 // prose returns what a person reads of a file, with its line breaks: of Go the comments, strings and names
-// (with spaces between the words of a name), but no struct tags, since their names belong to formats; of Python, scripts
-// and pages everything; of other files nothing.
+// (with spaces between the words of a name), but no struct tags, since their names belong to formats; of Python,
+// scripts and pages everything; of other files nothing.
 func prose(path string) []byte {
 	switch filepath.Ext(path) {
 	case ".go":
@@ -152,5 +153,41 @@ func TestProse(t *testing.T) {
 	}
 	if got, want := string(prose(path)), "p \n\n// nobody reads \nerr Nobody `so\nmany` // is none \nt X int "; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Comments have at most 120 columns, so that they are read beside other windows. Pictures, tables and addresses are as
+// wide as they are.
+func TestCommentWidth(t *testing.T) {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && slices.Contains([]string{"testdata", "bin", "dist", ".git", "node_modules", "star-out"}, d.Name()) {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".go" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		line, output := 0, false
+		for l := range strings.Lines(string(text)) {
+			line++
+			l = strings.TrimRight(l, "\n")
+			output = strings.Contains(l, "// Output:") || output && strings.Contains(l, "//") // what an example prints
+			if output {
+				continue
+			}
+			if c := strings.TrimLeft(l, "\t"); utf8.RuneCountInString(l) > 120 && strings.HasPrefix(c, "// ") && !strings.HasPrefix(c, "//   ") && !strings.Contains(c, "://") {
+				t.Errorf("%s:%d: a comment of %d columns, at most 120", path, line, utf8.RuneCountInString(l))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -55,7 +55,8 @@ func (w pieceLink) readTwo(a, b []byte) (int, error) {
 	return n, err
 }
 
-// What comes out of a checked link is what went in, in whatever pieces it travels, and nothing after a byte that was damaged on the way.
+// What comes out of a checked link is what went in, in whatever pieces it travels, and nothing after a byte that was
+// damaged on the way.
 func TestCheckedAgainstStream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		chance := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))

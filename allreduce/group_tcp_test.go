@@ -307,8 +307,8 @@ func TestPollIsRefusedWithoutProcessors(t *testing.T) {
 	}
 }
 
-// Connections that say nothing do not hold a group up: more of them than may be pending, at the rendezvous, and at every rank's own port as
-// soon as that is known. Their time to say something is longer than the group has.
+// Connections that say nothing do not hold a group up: more of them than may be pending, at the rendezvous, and at
+// every rank's own port as soon as that is known. Their time to say something is longer than the group has.
 func TestSilenceAtThePorts(t *testing.T) {
 	var mu sync.Mutex
 	var held []net.Conn
@@ -361,7 +361,8 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"job"}, // all have one, whatever their addresses
+	// all have one, whatever their addresses
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"job"},
 		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -560,7 +561,8 @@ func through(t *testing.T, after int) func(context.Context, string, string) (net
 type onlyReader struct{ io.Reader }
 type onlyWriter struct{ io.Writer }
 
-// With checksums a bit that was damaged between two ranks is found before anybody uses it: whoever has a result has the right one, and the others know where it was.
+// With checksums a bit that was damaged between two ranks is found before anybody uses it: whoever has a result has the
+// right one, and the others know where it was.
 func TestDamageIsFound(t *testing.T) {
 	const n, count = 3, 300_000
 	for _, after := range []int{3_000, 700_000, 1_100_000} {

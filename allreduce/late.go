@@ -96,8 +96,8 @@ func (l *lateness) median() float64 {
 	return m
 }
 
-// decide chooses the late rank from the medians of all ranks, in seconds. gap is how much later the last one arrives than
-// the one before it; changed reports whether the late rank is another one than before.
+// decide chooses the late rank from the medians of all ranks, in seconds. gap is how much later the last one arrives
+// than the one before it; changed reports whether the late rank is another one than before.
 func (l *lateness) decide(medians []float64) (gap float64, changed bool) {
 	last := 0
 	for r, t := range medians {

@@ -21,8 +21,8 @@ func (c cut) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// A rank that loses its way to another one while all connect leaves, and the others, who wait for its link, do not wait for as long as for somebody who
-// has not come: all try again, and form the group.
+// A rank that loses its way to another one while all connect leaves, and the others, who wait for its link, do not wait
+// for as long as for somebody who has not come: all try again, and form the group.
 func TestLostLinkWhileForming(t *testing.T) {
 	for name, cause := range map[string]string{"the remaining ranks see it": "has left", "they wait for a while": "all ranks reached rank 0"} {
 		t.Run(name, func(t *testing.T) { lostLink(t, cause) })

@@ -64,7 +64,8 @@ func TestModelSetsSockets(t *testing.T) {
 				if name = strings.TrimRight(name, "\x00"); c.want[r] != "" && name != c.want[r] {
 					t.Errorf("rank %d: congestion control %q, want %q", r, name, c.want[r])
 				}
-				for option, want := range map[int]int{unix.SO_SNDBUF: 2 * 64 << 10, unix.SO_RCVBUF: 2 * 128 << 10} { // Linux doubles them
+				// Linux doubles them
+				for option, want := range map[int]int{unix.SO_SNDBUF: 2 * 64 << 10, unix.SO_RCVBUF: 2 * 128 << 10} {
 					if n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option); err != nil || n != want {
 						t.Errorf("rank %d: option %d is %d, %v, want %d", r, option, n, err, want)
 					}

@@ -10,8 +10,8 @@ import (
 	"star/internal/compress"
 )
 
-// A job in two halves, the second of which begins with what the first has left out and remembered, has the bits of the whole, with the vector in
-// one piece or in several; without it, others.
+// A job in two halves, the second of which begins with what the first has left out and remembered, has the bits of the
+// whole, with the vector in one piece or in several; without it, others.
 func TestCompressorGoesOn(t *testing.T) {
 	const ranks, length, half = 3, 4096, 4
 	for _, name := range compressed[1:] {

@@ -80,7 +80,8 @@ func everySchedule(n int, f func(name string, all []Schedule)) {
 	}
 }
 
-// execute runs the schedules of all ranks on their vectors (one slice of elements for each block), step by step. What is sent in a step is what was there before it.
+// execute runs the schedules of all ranks on their vectors (one slice of elements for each block), step by step. What
+// is sent in a step is what was there before it.
 func execute(all []Schedule, data [][][]int64) {
 	for step := range all[0].Steps {
 		type transfer struct{ from, to int }

@@ -143,7 +143,8 @@ func keepsOrder(t *testing.T, rewinds bool) {
 	}
 }
 
-// Where ranks share processors a writer begins at the front of the ring whenever the reader has read all, and its lines stay as they are aligned.
+// Where ranks share processors a writer begins at the front of the ring whenever the reader has read all, and its lines
+// stay as they are aligned.
 func TestSharedMemoryRewinds(t *testing.T) {
 	a, b := sharedPair(t)
 	a.rewind()

@@ -36,7 +36,8 @@ func (s *socket) all(t *testing.T, dst []byte) {
 	}
 }
 
-// The peer sees what is written to whole pages after they were lent, unless they have been taken back; what is outside whole pages it never sees.
+// The peer sees what is written to whole pages after they were lent, unless they have been taken back; what is outside
+// whole pages it never sees.
 func TestLentPagesAreTakenBack(t *testing.T) {
 	if !kernelZeroCopy() {
 		t.Skip("this kernel does not lend memory")

@@ -37,8 +37,8 @@ func lendingPair(t *testing.T) (a, b *shared) {
 // piece is part of a stream: a vector of elements of that size, or with size 1 bytes that are only read.
 type piece struct{ size, lo, hi int }
 
-// Vectors of mixed types, each at a multiple of vectorAlign, that are lent in parts, sent in parts and received in whole
-// elements come as they were. A part may end inside an element, as where the ring is full.
+// Vectors of mixed types, each at a multiple of vectorAlign, that are lent in parts, sent in parts and received in
+// whole elements come as they were. A part may end inside an element, as where the ring is full.
 func TestLoans(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		a, b := lendingPair(t)
@@ -137,8 +137,8 @@ func TestLoans(t *testing.T) {
 	})
 }
 
-// With any bytes before a loan, and a loan of any size modulo vectorAlign, elements of all sizes that go round the ring's
-// end behind it are shown whole.
+// With any bytes before a loan, and a loan of any size modulo vectorAlign, elements of all sizes that go round the
+// ring's end behind it are shown whole.
 func TestLoansKeepElementsWhole(t *testing.T) {
 	a, b := lendingPair(t)
 	memory := make([]byte, leastLoan+2*vectorAlign)

@@ -74,7 +74,8 @@ func freeAfterAFailure(t *testing.T, kind string, mine []int32) {
 		}
 		var err error
 		var e *allreduce.Error
-		for end := time.Now().Add(time.Minute); !errors.As(err, &e) && time.Now().Before(end); { // on a busy machine it may be over before it begins
+		// on a busy machine it may be over before it begins
+		for end := time.Now().Add(time.Minute); !errors.As(err, &e) && time.Now().Before(end); {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			err = allreduce.AllReduce(ctx, groups[0], allreduce.Sum, mine)
 			cancel()

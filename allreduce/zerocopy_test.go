@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Where a rank lends what it sends, and later receives into the same block without adding, what it receives there has come by way of who has
-// received what was lent. That is all that transfer.zeroCopy rests on.
+// Where a rank lends what it sends, and later receives into the same block without adding, what it receives there has
+// come by way of who has received what was lent. That is all that transfer.zeroCopy rests on.
 func TestLentIsReceivedBeforeItIsOverwritten(t *testing.T) {
 	type sending struct{ rank, transfer int }
 	type known map[sending]bool // sends that have been received by those who have made what a block holds
@@ -112,7 +112,8 @@ func isSend(p *program, id int) bool {
 	return false
 }
 
-// zeroCopyWay is one direction of a connection that lends: what was lent is read from the sender's memory when the receiver takes it.
+// zeroCopyWay is one direction of a connection that lends: what was lent is read from the sender's memory when the
+// receiver takes it.
 type zeroCopyWay struct {
 	mu     sync.Mutex
 	chance *rand.Rand
@@ -240,8 +241,8 @@ func zeroCopyGroup(n int, cfg Config, seed uint64) []*Group {
 	return groups
 }
 
-// Results are right over links that read the sender's memory late, for all that is done one after the other, though every rank writes to its vector as soon as an operation has
-// returned.
+// Results are right over links that read the sender's memory late, for all that is done one after the other, though
+// every rank writes to its vector as soon as an operation has returned.
 func TestLentMemoryAgainstReference(t *testing.T) {
 	defer func(before int) { pageSize = before }(pageSize)
 	pageSize = 64

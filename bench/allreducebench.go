@@ -58,9 +58,9 @@ type AllReduceConfig struct {
 	Rank RankConfig
 }
 
-// AllReduceResult is one row: an operation is an all-reduce of Bytes. Runs are turns, Median is the median of their medians,
-// and BusBW counts the 2(n-1)/n·Bytes that each rank must send at least. CPU is per 1e9 bytes of the vector; Allocs is the
-// maximum over the ranks.
+// AllReduceResult is one row: an operation is an all-reduce of Bytes. Runs are turns, Median is the median of their
+// medians, and BusBW counts the 2(n-1)/n·Bytes that each rank must send at least. CPU is per 1e9 bytes of the vector;
+// Allocs is the maximum over the ranks.
 type AllReduceResult = Row
 
 // RankVariable holds the RankConfig of a rank's process, as JSON.
@@ -107,8 +107,8 @@ type measured struct {
 	Transport string    `json:"transport"`
 }
 
-// workFor is the number of measurements of an operation of that size in one turn. A turn should take 50 ms or more: in its
-// first ten milliseconds a process still shares its processor with its parent.
+// workFor is the number of measurements of an operation of that size in one turn. A turn should take 50 ms or more: in
+// its first ten milliseconds a process still shares its processor with its parent.
 func workFor(size int64) Work {
 	switch {
 	case size >= 32<<20:
@@ -192,7 +192,8 @@ func measureRank(ctx context.Context, g *allreduce.Group, w Work, late time.Dura
 		warm = 20 // the ranks learn which one is late
 	}
 	for s := -warm; s < w.Samples; s++ {
-		if s == 0 { // once: it stops the world, and afterwards Go's monitor wakes every 20 µs on a processor that a rank needs
+		// once: it stops the world, and afterwards Go's monitor wakes every 20 µs on a processor that a rank needs
+		if s == 0 {
 			runtime.ReadMemStats(&before)
 		}
 		if err := g.Barrier(ctx); err != nil {

@@ -35,9 +35,9 @@ type CoordResult struct {
 	CPU       float64 `json:"cpu_s_per_update"` // both ends
 }
 
-// Coord measures the control plane alone: a job without shards and with workers that arrive as soon as they are released.
-// In SSGD all releases follow the last arrival, so the round trip of the last worker is the cost of an update besides
-// computing and moving bytes.
+// Coord measures the control plane alone: a job without shards and with workers that arrive as soon as they are
+// released. In SSGD all releases follow the last arrival, so the round trip of the last worker is the cost of an update
+// besides computing and moving bytes.
 func Coord(ctx context.Context, cfg CoordConfig) ([]CoordResult, error) {
 	if len(cfg.Workers) == 0 {
 		cfg.Workers = []int{8}

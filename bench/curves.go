@@ -39,9 +39,9 @@ func (roundTicks) Ticks(min, max float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// PlotCurves draws curves into one plot, with a legend, and writes it to path in the format of its suffix. With logX the axis
-// of x is logarithmic, and points that are not above 0 are skipped. The axis of y ends at most; 0: at the largest y. Linear
-// axes begin at 0 or below.
+// PlotCurves draws curves into one plot, with a legend, and writes it to path in the format of its suffix. With logX
+// the axis of x is logarithmic, and points that are not above 0 are skipped. The axis of y ends at most; 0: at the
+// largest y. Linear axes begin at 0 or below.
 func PlotCurves(path, title, x, y string, logX bool, most float64, curves []Curve) error {
 	format, err := PlotFormat(path)
 	if err != nil {

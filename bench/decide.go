@@ -28,9 +28,9 @@ type DecideResult struct {
 	Plan    string  `json:"plan"` // the chosen plan
 }
 
-// Decide measures the time of a decision of --mode auto: auto.Controller.Decide, with the last 32 iterations of every worker, and
-// each candidate priced by simulation in the barrier. One worker in sixteen takes twice as long, all times vary by 5 %, and each
-// decision has a new iteration of every worker.
+// Decide measures the time of a decision of --mode auto: auto.Controller.Decide, with the last 32 iterations of every
+// worker, and each candidate priced by simulation in the barrier. One worker in sixteen takes twice as long, all times
+// vary by 5 %, and each decision has a new iteration of every worker.
 func Decide(ctx context.Context, cfg DecideConfig) ([]DecideResult, error) {
 	if cfg.Runs < 1 {
 		return nil, fmt.Errorf("bench: %d decisions: at least 1 is needed", cfg.Runs)

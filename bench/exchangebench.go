@@ -48,8 +48,8 @@ type ExchangeConfig struct {
 	Model      *allreduce.Model
 }
 
-// ExchangeResult is one row: steps of data-parallel training, in which each rank computes the gradient of its own batch, in buckets
-// that are summed over all ranks while the rest is computed, and updates its parameters.
+// ExchangeResult is one row: steps of data-parallel training, in which each rank computes the gradient of its own
+// batch, in buckets that are summed over all ranks while the rest is computed, and updates its parameters.
 type ExchangeResult struct {
 	Model     string  `json:"model"`
 	Params    int     `json:"params"`
@@ -67,7 +67,8 @@ type ExchangeResult struct {
 	Exposed   float64 `json:"exposed_s"`     // median time from the end of the computation to that of the exchange
 	CPU       float64 `json:"cpu_s_per_step"`
 
-	// Doorbell is the cost of a request to the peer's process, per bucket. It is not a cost of the peer. Zero without a peer.
+	// Doorbell is the cost of a request to the peer's process, per bucket. It is not a cost of the peer. Zero without a
+	// peer.
 	Doorbell float64 `json:"doorbell_s"`
 
 	// Ratio is Rate over that of the peer, for the same model and ranks; zero without a peer.
@@ -85,7 +86,8 @@ var exchangeModels = []exchangeModel{
 	{"mlp25m", "mlp:hidden=4096-4096-1200", train.Input{Shape: []int{784}, Classes: 10}, 64},
 }
 
-// ExchangeModels are the names of the models of Exchanges: LeNet with 62 thousand parameters and a perceptron with 25 million.
+// ExchangeModels are the names of the models of Exchanges: LeNet with 62 thousand parameters and a perceptron with 25
+// million.
 func ExchangeModels() []string {
 	var names []string
 	for _, m := range exchangeModels {
@@ -121,10 +123,11 @@ type exchanged struct {
 // warmUp is the number of steps that are not counted.
 const warmUp = 3
 
-// Exchanges measures training steps with gradients that we sum and, in turns, that the peer sums. All sides are the same program
-// with the same computation in the same memory; only the sum of the buckets differs. The peer's all-reduce runs in a process
-// beside each rank, on the memory that the gradient is computed into, and gets a message per bucket through a pipe: Doorbell is
-// the cost of that. After a few steps the parameters of all sides must agree, else it returns an error.
+// Exchanges measures training steps with gradients that we sum and, in turns, that the peer sums. All sides are the
+// same program with the same computation in the same memory; only the sum of the buckets differs. The peer's all-reduce
+// runs in a process beside each rank, on the memory that the gradient is computed into, and gets a message per bucket
+// through a pipe: Doorbell is the cost of that. After a few steps the parameters of all sides must agree, else it
+// returns an error.
 func Exchanges(ctx context.Context, cfg ExchangeConfig) ([]ExchangeResult, error) {
 	if len(cfg.Command) == 0 {
 		return nil, errors.New("bench: exchange: no command to start a rank")

@@ -38,7 +38,8 @@ var referenceJobs = []struct {
 	{"ring, a rider", "ssgd", optim.Config{Name: optim.Momentum, Momentum: 0.9}, []star.Worker{3}},
 }
 
-// referenceTimes are those of four workers, of which the last takes three times as long, each with a jitter that follows from its step.
+// referenceTimes are those of four workers, of which the last takes three times as long, each with a jitter that
+// follows from its step.
 type referenceTimes struct{}
 
 func (referenceTimes) Workers() int { return 4 }
@@ -81,8 +82,8 @@ func parametersHash(t *testing.T, job int) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:16])
 }
 
-// TestReferenceJobs compares the parameters of jobs in virtual time with those that bench/freeze.sh has recorded, bit for bit. Kernels of other
-// processors round otherwise: there the hashes say nothing.
+// TestReferenceJobs compares the parameters of jobs in virtual time with those that bench/freeze.sh has recorded, bit
+// for bit. Kernels of other processors round otherwise: there the hashes say nothing.
 func TestReferenceJobs(t *testing.T) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "kernels %s\n", kernel.Name())

@@ -26,8 +26,8 @@ type entry struct {
 	Result TTAResult `json:"result"`
 }
 
-// openJournal reads what there is, and goes on behind it. A last line without its end, which was being written when the process
-// was killed, is taken away.
+// openJournal reads what there is, and goes on behind it. A last line without its end, which was being written when the
+// process was killed, is taken away.
 func openJournal(path string) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

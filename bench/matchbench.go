@@ -46,16 +46,16 @@ type MatchResult struct {
 	Ratio     float64 `json:"ratio,omitempty"` // of a peer: its median over ours
 }
 
-// MatchGraphs are the graphs of Match: complete ones, sparse ones (five edges for each vertex) and sparse ones with many edges of
-// equal weight (1 to 3). Other weights are integers up to 10⁹, so that every peer is exact.
+// MatchGraphs are the graphs of Match: complete ones, sparse ones (five edges for each vertex) and sparse ones with
+// many edges of equal weight (1 to 3). Other weights are integers up to 10⁹, so that every peer is exact.
 func MatchGraphs() []string { return []string{"complete", "sparse", "ties"} }
 
 // MatchPeers are the implementations that Match compares with: NetworkX, in
 // Python, and LEMON, in C++, which is compiled for it.
 func MatchPeers() []string { return []string{"networkx", "lemon"} }
 
-// Match measures maximum-weight matchings, ours and peers' of the same graphs in turns. A peer's time begins when it has built its
-// graph; ours includes that. Results with different weights are an error.
+// Match measures maximum-weight matchings, ours and peers' of the same graphs in turns. A peer's time begins when it
+// has built its graph; ours includes that. Results with different weights are an error.
 func Match(ctx context.Context, cfg MatchConfig) ([]MatchResult, error) {
 	if len(cfg.Sizes) == 0 {
 		cfg.Sizes = []int{100, 500}

@@ -25,7 +25,8 @@ type Measure struct {
 // unknownNoise is the ratio from which a difference counts if the scatter is unknown.
 const unknownNoise = 1.2
 
-// Verdict returns whether now is significantly faster or slower than old: each must lie outside of the other's usual range.
+// Verdict returns whether now is significantly faster or slower than old: each must lie outside of the other's usual
+// range.
 func Verdict(old, now Measure) string {
 	spread := func(m Measure) (low, high float64) {
 		if m.Low == 0 && m.High == 0 {
@@ -68,8 +69,8 @@ func CompareMeasures(old, now []Measure) []Compared {
 // ErrResult is wrapped by errors about a file without a result of a benchmark.
 var ErrResult = errors.New("no result of this benchmark")
 
-// ReadMeasures reads the --json output of a benchmark into result, a pointer, and returns its numbers. The error is of os.ReadFile,
-// or wraps ErrResult.
+// ReadMeasures reads the --json output of a benchmark into result, a pointer, and returns its numbers. The error is of
+// os.ReadFile, or wraps ErrResult.
 func ReadMeasures(path string, result any, measures func() []Measure) ([]Measure, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -101,7 +102,8 @@ func ReadMeasures(path string, result any, measures func() []Measure) ([]Measure
 	return ms, nil
 }
 
-// DecideMeasures are the numbers of Decide. The usual range is as far below the median as the p90 is above, as a factor.
+// DecideMeasures are the numbers of Decide. The usual range is as far below the median as the p90 is above, as a
+// factor.
 func DecideMeasures(rs []DecideResult) (ms []Measure) {
 	for _, r := range rs {
 		ms = append(ms, Measure{Name: fmt.Sprintf("%d workers, median", r.Workers), Value: r.Median, High: r.P90, Low: r.Median * r.Median / max(r.P90, r.Median), Series: "median", X: float64(r.Workers)},

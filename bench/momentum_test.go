@@ -114,7 +114,8 @@ func (r lossRun) run(b *testing.B) *lossWatch {
 	return w
 }
 
-// reaches says when the loss, the geometric mean of runs and of three looks, is so much: after how many looks, interpolated in its logarithm, and at what time. NaN: it never is.
+// reaches says when the loss, the geometric mean of runs and of three looks, is so much: after how many looks,
+// interpolated in its logarithm, and at what time. NaN: it never is.
 func reaches(ws []*lossWatch, loss float64) (looks, seconds float64) {
 	n := math.MaxInt
 	for _, w := range ws {
@@ -140,9 +141,10 @@ func reaches(ws []*lossWatch, loss float64) (looks, seconds float64) {
 	return math.NaN(), math.NaN()
 }
 
-// BenchmarkMomentum is what docs/theory.md says of momentum 0.9: rounds of samples and seconds of virtual time to a loss of 0.25 on the test samples, by mode and learning rate, of 8 workers with
-// mini-batches of 16, one of which is 3 times as slow; and ν in SSGD, by the bound of (27), the mean of the 50th round to that at which it is there.
-// One iteration (-benchtime 1x) is all of it.
+// BenchmarkMomentum is what docs/theory.md says of momentum 0.9: rounds of samples and seconds of virtual time to a
+// loss of 0.25 on the test samples, by mode and learning rate, of 8 workers with mini-batches of 16, one of which is 3
+// times as slow; and ν in SSGD, by the bound of (27), the mean of the 50th round to that at which it is there. One
+// iteration (-benchtime 1x) is all of it.
 func BenchmarkMomentum(b *testing.B) {
 	const mu = 0.9
 	for _, optimizer := range []string{optim.Momentum, optim.DANA} {
@@ -174,8 +176,8 @@ func BenchmarkMomentum(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory is ASGD of 4 workers, one of them 3 times as slow, with more and less momentum and the same gain η/(1 − μ): the loss on the test samples, the geometric mean of the second half of
-// 240 rounds and of 2 seeds.
+// BenchmarkMemory is ASGD of 4 workers, one of them 3 times as slow, with more and less momentum and the same gain η/(1
+// − μ): the loss on the test samples, the geometric mean of the second half of 240 rounds and of 2 seeds.
 func BenchmarkMemory(b *testing.B) {
 	for _, c := range []struct {
 		mode string

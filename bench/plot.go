@@ -29,15 +29,15 @@ func PlotFormat(path string) (string, error) {
 	return "", fmt.Errorf("%q: the name of a plot must end in .svg, .pdf or .png", path)
 }
 
-// Colours of lines that the colour-blind can distinguish (M. Okabe, K. Ito: Color Universal Design, 2008), and thick lines for our
-// own.
+// Colours of lines that the colour-blind can distinguish (M. Okabe, K. Ito: Color Universal Design, 2008), and thick
+// lines for our own.
 var lineColours = []color.Color{
 	color.RGBA{0, 114, 178, 255}, color.RGBA{213, 94, 0, 255}, color.RGBA{0, 158, 115, 255}, color.RGBA{204, 121, 167, 255},
 	color.RGBA{230, 159, 0, 255}, color.RGBA{86, 180, 233, 255}, color.RGBA{0, 0, 0, 255}, color.RGBA{120, 120, 120, 255},
 }
 
-// Plot draws time over bytes, both logarithmic, one plot per number of ranks, and writes them to path in the format of its suffix.
-// Our rows over one transport are one line, with any algorithms, unless there are several for a size.
+// Plot draws time over bytes, both logarithmic, one plot per number of ranks, and writes them to path in the format of
+// its suffix. Our rows over one transport are one line, with any algorithms, unless there are several for a size.
 func Plot(path, title string, rows []Row) error {
 	format, err := PlotFormat(path)
 	if err != nil {
@@ -83,8 +83,8 @@ func drawPlots(path, format string, plots [][]*plot.Plot) error {
 	return WritePlot(path, canvas)
 }
 
-// PlotMeasures draws numbers and writes the plot to path in the format of its suffix: lines over x, the name of the axis, where the
-// numbers have an X, otherwise one line per name. Old numbers are grey.
+// PlotMeasures draws numbers and writes the plot to path in the format of its suffix: lines over x, the name of the
+// axis, where the numbers have an X, otherwise one line per name. Old numbers are grey.
 func PlotMeasures(path, title, x string, now, old []Measure) error {
 	format, err := PlotFormat(path)
 	if err != nil {
@@ -221,8 +221,8 @@ type horizontal struct {
 	plotter.XErrors
 }
 
-// reach is the length of an error bar below and above a value with the range low to high; high 0: unknown. On logarithmic axes it
-// ends above 0.
+// reach is the length of an error bar below and above a value with the range low to high; high 0: unknown. On
+// logarithmic axes it ends above 0.
 func reach(value, low, high float64) struct{ Low, High float64 } {
 	if high == 0 {
 		return struct{ Low, High float64 }{}

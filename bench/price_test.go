@@ -13,7 +13,8 @@ import (
 	"star/train/optim"
 )
 
-// pricedTasks are what samples are counted on: real data where $STAR_DATA or shared/data above has them, else generated ones. The rates are those of plain SGD.
+// pricedTasks are what samples are counted on: real data where $STAR_DATA or shared/data above has them, else generated
+// ones. The rates are those of plain SGD.
 func pricedTasks(b *testing.B) []TTATask {
 	dirs := []string{os.Getenv("STAR_DATA"), "../shared/data", "../../shared/data", "../../../shared/data"}
 	found := func(file, spec, made string) string {
@@ -68,8 +69,9 @@ func crosses(course []float64, level float64) (float64, bool) {
 	return float64(len(course)), false
 }
 
-// samplesOver is how many samples the courses a need of those that b needs: the geometric mean over 12 levels of the loss, from where b is after a fifth of the run to the lowest that it gets, but for the last tenth of the
-// way. missed is the part of levels that a does not get to; these count as if it did at the end.
+// samplesOver is how many samples the courses a need of those that b needs: the geometric mean over 12 levels of the
+// loss, from where b is after a fifth of the run to the lowest that it gets, but for the last tenth of the way. missed
+// is the part of levels that a does not get to; these count as if it did at the end.
 func samplesOver(a, b []*lossWatch) (ratio, missed float64) {
 	course, ref := smoothedLoss(a), smoothedLoss(b)
 	if len(ref) < 6 || len(course) < 2 {
@@ -93,9 +95,10 @@ func samplesOver(a, b []*lossWatch) (ratio, missed float64) {
 	return math.Exp(sum), missed
 }
 
-// BenchmarkPrice measures what the prices of docs/theory.md are compared with: the samples that plans need of those that SSGD needs, at the same learning rate, of 8 workers with mini-batches of 8 that take the same times but for 5 %; by
-// task, optimiser and rate. After the plan is what (24) says with (31) at the ν that SSGD was measured to have, and without it. ν and θ are the means from the fifth look on.
-// One iteration (-benchtime 1x) is all of it.
+// BenchmarkPrice measures what the prices of docs/theory.md are compared with: the samples that plans need of those
+// that SSGD needs, at the same learning rate, of 8 workers with mini-batches of 8 that take the same times but for 5 %;
+// by task, optimiser and rate. After the plan is what (24) says with (31) at the ν that SSGD was measured to have, and
+// without it. ν and θ are the means from the fifth look on. One iteration (-benchtime 1x) is all of it.
 func BenchmarkPrice(b *testing.B) {
 	const n, batch, rounds, looks, seeds = 8, 8, 160, 32, 4
 	times := make([]time.Duration, n)

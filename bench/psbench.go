@@ -58,21 +58,22 @@ type PSResult struct {
 	Plain float64 `json:"-"`
 }
 
-// PS measures push and pull through a real ps.Server over loopback TCP, and the same bytes over bare net.Conns with preallocated
-// buffers. Server and workers are goroutines of this process, so they share its processors, on both sides.
+// PS measures push and pull through a real ps.Server over loopback TCP, and the same bytes over bare net.Conns with
+// preallocated buffers. Server and workers are goroutines of this process, so they share its processors, on both sides.
 // both sides alike.
 //
-// Both star rows include headers, a checksum of every byte at both ends, and the shard's check of every gradient for poison, as by
-// default. In star-ps-data a firing sends each worker the parameters as soon as its gradient is stored, and drops the gradient.
-// Firings stay in the process: no message of a coordinator passes through a socket, and no worker waits for others, as in the bare
-// exchange. Without updates the checksum of the parameters, which a shard computes once per version and for all receivers, is
-// cached. star-ps includes all of that: messages to and from a coordinator over TCP, an update, its checksum, and the barrier of
-// SSGD, after which no worker pushes while another one pulls.
+// Both star rows include headers, a checksum of every byte at both ends, and the shard's check of every gradient for
+// poison, as by default. In star-ps-data a firing sends each worker the parameters as soon as its gradient is stored,
+// and drops the gradient. Firings stay in the process: no message of a coordinator passes through a socket, and no
+// worker waits for others, as in the bare exchange. Without updates the checksum of the parameters, which a shard
+// computes once per version and for all receivers, is cached. star-ps includes all of that: messages to and from a
+// coordinator over TCP, an update, its checksum, and the barrier of SSGD, after which no worker pushes while another
+// one pulls.
 //
-// The bare exchange moves the same bytes between the same places: a gradient from one vector of the worker to one of the server,
-// parameters from another one of the server to another one of the worker. Rows of one size, number of workers and transport are
-// measured in turns, each in its own memory: star-ps, star-ps-data, bare-tcp, and plain-tcp where the options of the others differ
-// from the kernel's.
+// The bare exchange moves the same bytes between the same places: a gradient from one vector of the worker to one of
+// the server, parameters from another one of the server to another one of the worker. Rows of one size, number of
+// workers and transport are measured in turns, each in its own memory: star-ps, star-ps-data, bare-tcp, and plain-tcp
+// where the options of the others differ from the kernel's.
 func PS(ctx context.Context, cfg PSConfig) ([]PSResult, error) {
 	if len(cfg.Sizes) == 0 {
 		cfg.Sizes = []int64{1e6, 16e6, 100e6}
@@ -323,7 +324,8 @@ func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (
 	return t.all, func() { closeAll(); t.close() }, nil
 }
 
-// newStarPS starts a server with a driver in the process or, with update, a coordinator over TCP, and connects workers to it.
+// newStarPS starts a server with a driver in the process or, with update, a coordinator over TCP, and connects workers
+// to it.
 func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, shards int, update bool) (op func() error, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -433,7 +435,8 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 	return t.all, func() { t.close(); closeAll() }, nil
 }
 
-// ssgd is a coordinator that fires an update when every worker's gradient is stored on every shard. It ends with its connection.
+// ssgd is a coordinator that fires an update when every worker's gradient is stored on every shard. It ends with its
+// connection.
 func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
 	fire := wire.Fire{Gradients: make([]wire.Gradient, workers)}
 	nready, nstored := 0, 0
@@ -466,8 +469,9 @@ func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
 	}
 }
 
-// driver is a server's connection to a minimal coordinator: as soon as a gradient is stored on every shard, a firing drops it and
-// sends its worker the parameters. No worker waits for others, as in the bare exchange. Messages pass through memory.
+// driver is a server's connection to a minimal coordinator: as soon as a gradient is stored on every shard, a firing
+// drops it and sends its worker the parameters. No worker waits for others, as in the bare exchange. Messages pass
+// through memory.
 type driver struct {
 	shards int
 	ready  chan<- struct{}

@@ -34,9 +34,12 @@ func TestReport(t *testing.T) {
 	thrifty := row(2, 1<<20, "shm", "openmpi-shm", 120e-6)
 	thrifty.CPU = 0.5
 	put(ReportRows, []Row{
-		row(2, 4, "tcp", "doubling", 10e-6), row(2, 4, "tcp", "openmpi-tcp", 6e-6), row(2, 4, "tcp", "gloo", 300e-6), // 0.6: promised 0.5
-		row(2, 1<<20, "tcp", "ring", 200e-6), row(2, 1<<20, "tcp", "openmpi-tcp", 300e-6), row(2, 1<<20, "tcp", "gloo", 240e-6), // 1.2 of Gloo: promised 1.3
-		row(2, 100e6, "tcp", "ring", 20e-3), row(2, 100e6, "tcp", "openmpi-tcp", 30e-3), row(2, 100e6, "tcp", "gloo", 40e-3), // 1.5
+		// 0.6: promised 0.5
+		row(2, 4, "tcp", "doubling", 10e-6), row(2, 4, "tcp", "openmpi-tcp", 6e-6), row(2, 4, "tcp", "gloo", 300e-6),
+		// 1.2 of Gloo: promised 1.3
+		row(2, 1<<20, "tcp", "ring", 200e-6), row(2, 1<<20, "tcp", "openmpi-tcp", 300e-6), row(2, 1<<20, "tcp", "gloo", 240e-6),
+		// 1.5
+		row(2, 100e6, "tcp", "ring", 20e-3), row(2, 100e6, "tcp", "openmpi-tcp", 30e-3), row(2, 100e6, "tcp", "gloo", 40e-3),
 		row(2, 1<<20, "shm", "ring", 150e-6), thrifty, // 0.8: promised 1
 	})
 	if err := Report(new(strings.Builder), dir); err == nil || !strings.Contains(err.Error(), ReportConditions) {

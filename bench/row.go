@@ -31,7 +31,8 @@ type Row struct {
 // ErrRows is wrapped by errors about a file without rows.
 var ErrRows = errors.New("no result of star bench ps or star bench allreduce")
 
-// ReadRows reads the output of star bench ps --json or star bench allreduce --json. The error is of os.ReadFile, or wraps ErrRows.
+// ReadRows reads the output of star bench ps --json or star bench allreduce --json. The error is of os.ReadFile, or
+// wraps ErrRows.
 func ReadRows(path string) ([]Row, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -71,16 +72,17 @@ type Comparison struct {
 	Row
 	Old *Row // nil: no earlier row
 
-	// Ratio is Old's median over the new one: above 1 is faster. It includes changes of the machine; the ratios of peers show
-	// these.
+	// Ratio is Old's median over the new one: above 1 is faster. It includes changes of the machine; the ratios of peers
+	// show these.
 	Ratio float64
 
 	// Verdict tells whether the difference exceeds the scatter of both: see [Verdict].
 	Verdict string
 }
 
-// Compare finds for each row the one of old with the same ranks, bytes, transport and algorithm. Where each has only one row of ours
-// for ranks, bytes and transport, the cost model may have chosen another algorithm: these are still compared.
+// Compare finds for each row the one of old with the same ranks, bytes, transport and algorithm. Where each has only
+// one row of ours for ranks, bytes and transport, the cost model may have chosen another algorithm: these are still
+// compared.
 func Compare(old, now []Row) []Comparison {
 	find := func(in []Row, same func(Row) bool) *Row {
 		var found *Row

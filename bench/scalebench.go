@@ -33,8 +33,8 @@ type ScaleResult struct {
 	Memory    uint64  `json:"memory_bytes"` // that the process has of the system, at the end of the row
 }
 
-// Scale measures what package sim costs as clusters grow: with the progress model, and machines that differ by up to a third from each
-// other and by 10 % from iteration to iteration.
+// Scale measures what package sim costs as clusters grow: with the progress model, and machines that differ by up to a
+// third from each other and by 10 % from iteration to iteration.
 func Scale(ctx context.Context, cfg ScaleConfig) ([]ScaleResult, error) {
 	if cfg.Iterations < 1 {
 		return nil, fmt.Errorf("bench: %d iterations: at least 1 is needed", cfg.Iterations)

@@ -27,7 +27,8 @@ const (
 // TTABaselines are the baselines that auto is compared with, as named in package baseline.
 var TTABaselines = []string{"lb-bsp", "lgc", "sync-switch", "zeno++"}
 
-// ringBaselines are those of them that run without parameter servers: LGC in its form as one all-reduce, which is proved to give the same update.
+// ringBaselines are those of them that run without parameter servers: LGC in its form as one all-reduce, which is
+// proved to give the same update.
 var ringBaselines = []string{"lb-bsp", "lgc"}
 
 // TTAConfig says what TTA measures.
@@ -36,15 +37,19 @@ type TTAConfig struct {
 	Arches    []string // ps, allreduce; empty: both
 	Scenarios []string // of TTAScenarios, or YAML files; empty: all with available data
 
-	// Methods are modes, auto, and baselines; fixed means the fixed modes of an architecture, all for these, auto and the baselines.
-	// rider-K is a ring that does not wait for the K workers that are slowest on average. Empty: all. A method is skipped for an architecture that lacks it.
-	// METHOD@OPTIMISER has an optimiser of its own: sgd, momentum, nesterov, dana, adam, or best, which is that of sgd, momentum and nesterov with which it is the soonest in the search.
+	// Methods are modes, auto, and baselines; fixed means the fixed modes of an architecture, all for these, auto and the
+	// baselines. rider-K is a ring that does not wait for the K workers that are slowest on average. Empty: all. A method
+	// is skipped for an architecture that lacks it. METHOD@OPTIMISER has an optimiser of its own: sgd, momentum, nesterov,
+	// dana, adam, or best, which is that of sgd, momentum and nesterov with which it is the soonest in the search.
 	Methods []string
 
-	Data  string    // folder with mnist, cifar-10-batches-bin, tinyshakespeare, straggler-traces; what is not there is generated, or left out
+	// folder with mnist, cifar-10-batches-bin, tinyshakespeare, straggler-traces; what is not there is generated, or left
+	// out
+	Data  string
 	Rates []float64 // learning rates to try first, with the optimiser of all; empty: the task's, times 1 − Momentum
 
-	Optimizer string  // of all methods without their own: sgd, momentum, nesterov, dana or adam; empty: momentum, or sgd without any
+	// of all methods without their own: sgd, momentum, nesterov, dana or adam; empty: momentum, or sgd without any
+	Optimizer string
 	Momentum  float64 // of the optimiser; 0: plain SGD. What has momentum while this is 0 has 0.9
 
 	Seeds int
@@ -64,7 +69,8 @@ type TTAConfig struct {
 	Target float64
 	Rounds int
 
-	// Progress, if not nil, is called for each run with the number of finished runs, of all runs, and whether it is one of the search.
+	// Progress, if not nil, is called for each run with the number of finished runs, of all runs, and whether it is one of
+	// the search.
 	Progress func(r TTAResult, search bool, done, all int)
 
 	// Note, if not nil, is called with what is skipped.
@@ -85,7 +91,8 @@ type TTAResult struct {
 	TTA       *float64 `json:"tta_s"` // null: not reached
 	Reached   bool     `json:"reached"`
 
-	// Levels are the times, in seconds, at which the smoothed test loss was down to each of the task's levels, from the highest, as far as it came.
+	// Levels are the times, in seconds, at which the smoothed test loss was down to each of the task's levels, from the
+	// highest, as far as it came.
 	Levels []float64 `json:"level_s"`
 
 	Accuracy  float64 `json:"final_accuracy"` // on up to 2000 test samples, when the run has had all its samples
@@ -111,8 +118,8 @@ type cell struct {
 	optimizer string // that it has
 }
 
-// The search for a learning rate uses these clusters, one with stragglers and one without, since a user that sets a rate
-// does not know about stragglers. Results use neither these clusters nor their seeds.
+// The search for a learning rate uses these clusters, one with stragglers and one without, since a user that sets a
+// rate does not know about stragglers. Results use neither these clusters nor their seeds.
 var searchScenarios = [...]struct{ name, text string }{
 	{"search-slow", "workers: 8\njitter: 0.08\ntimes: {1: 780ms, 6: 1500ms}\n"},
 	{"search-even", "workers: 8\njitter: 0.08\n"},
@@ -138,11 +145,13 @@ type tta struct {
 	mu        sync.Mutex
 }
 
-// TTA measures the virtual time that methods need to an accuracy, in real training, and the accuracy at the end of a run of a
-// fixed number of samples. Gradients are real, iterations take what the scenario says. Each method has the learning rate, of the same grid, with which all of its runs of the search
-// arrive, and on average first: runs with seeds and on clusters that do not count among the results. A rate is given up where one of its runs
-// does not arrive, or where it takes longer than the best so far, and where the best is the first or the last of the list, rates beyond it are tried; at last those √2 beside the best.
-// Runs are independent and deterministic, so they may run in parallel and in several parts.
+// TTA measures the virtual time that methods need to an accuracy, in real training, and the accuracy at the end of a
+// run of a fixed number of samples. Gradients are real, iterations take what the scenario says. Each method has the
+// learning rate, of the same grid, with which all of its runs of the search arrive, and on average first: runs with
+// seeds and on clusters that do not count among the results. A rate is given up where one of its runs does not arrive,
+// or where it takes longer than the best so far, and where the best is the first or the last of the list, rates beyond
+// it are tried; at last those √2 beside the best. Runs are independent and deterministic, so they may run in parallel
+// and in several parts.
 func TTA(ctx context.Context, cfg TTAConfig) ([]TTAResult, error) {
 	t := &tta{TTAConfig: cfg}
 	if err := t.open(); err != nil {
@@ -316,8 +325,8 @@ func riders(method string) int {
 	return k
 }
 
-// same reports whether a method makes the same updates at the same times with servers and in a ring, as long as no time is reckoned for
-// bytes.
+// same reports whether a method makes the same updates at the same times with servers and in a ring, as long as no time
+// is reckoned for bytes.
 func same(method string) bool {
 	name := methodOf(method)
 	return name == "ssgd" || slices.Contains(ringBaselines, name)
@@ -417,8 +426,8 @@ func (t *tta) cells() ([]cell, error) {
 	return cells, nil
 }
 
-// searchKey is the task, architecture and method of a cell: the search runs once for each. x=K of n workers uses the rate of x=8K/n of
-// eight.
+// searchKey is the task, architecture and method of a cell: the search runs once for each. x=K of n workers uses the
+// rate of x=8K/n of eight.
 func (t *tta) searchKey(c cell) cell {
 	n := t.scenarios[c.scenario].workers
 	if text, ok := strings.CutPrefix(c.method, "x="); ok && n != 8 {
@@ -501,8 +510,8 @@ func (t *tta) searches(key cell) (all []cell) {
 	return all
 }
 
-// rates are the first rates of the search for a method with its optimiser. A rate η of plain SGD corresponds to η·(1 − μ) with momentum
-// μ: its steps have the same sum.
+// rates are the first rates of the search for a method with its optimiser. A rate η of plain SGD corresponds to η·(1 −
+// μ) with momentum μ: its steps have the same sum.
 func (t *tta) rates(c cell) []float64 {
 	own, all := t.own(c.optimizer), t.own("")
 	if own.Name == optim.Adam {
@@ -523,10 +532,10 @@ func (t *tta) rates(c cell) []float64 {
 	return rates
 }
 
-// findRate tries the rates of the task, and where the best of them is the largest or the smallest goes on beyond it by factors of 2, as long as that is better, three times at most; then the two
-// rates that are √2 beside the best.
-// Of those that are within a twentieth of the best it takes the smallest: a few seeds are no ground for the edge of what is stable (the rule of one standard error: L. Breiman et al.:
-// Classification and Regression Trees, 1984).
+// findRate tries the rates of the task, and where the best of them is the largest or the smallest goes on beyond it by
+// factors of 2, as long as that is better, three times at most; then the two rates that are √2 beside the best. Of
+// those that are within a twentieth of the best it takes the smallest: a few seeds are no ground for the edge of what
+// is stable (the rule of one standard error: L. Breiman et al.: Classification and Regression Trees, 1984).
 func (t *tta) findRate(ctx context.Context, c cell) (choice, error) {
 	all := t.Search * len(searchScenarios)
 	rate, brought, err := findRate(t.rates(c), func(rate float64, best tried) (tried, error) {
@@ -538,7 +547,8 @@ func (t *tta) findRate(ctx context.Context, c cell) (choice, error) {
 	return choice{rate, c.optimizer, brought}, err
 }
 
-// findRate asks what rates bring, and until when that counts: a rate need not be tried to its end once it cannot be before the best.
+// findRate asks what rates bring, and until when that counts: a rate need not be tried to its end once it cannot be
+// before the best.
 func findRate(rates []float64, bring func(rate float64, best tried) (tried, error)) (float64, tried, error) {
 	rates = slices.Sorted(slices.Values(rates))
 	var best tried
@@ -595,7 +605,8 @@ func round4(x float64) float64 {
 	return x
 }
 
-// tried is what a learning rate has brought: runs that arrived (see arrival), their mean time, and the mean accuracy of all.
+// tried is what a learning rate has brought: runs that arrived (see arrival), their mean time, and the mean accuracy of
+// all.
 type tried struct {
 	reached       int
 	tta, accuracy float64
@@ -608,8 +619,8 @@ func (r tried) before(s tried) bool {
 	return r.reached > 0 && r.tta < s.tta || r.reached == 0 && r.accuracy > s.accuracy
 }
 
-// arrival is when a run of the search has arrived: at the last level of the loss, which tells more than an accuracy of a few test samples.
-// Where a task has no levels it is at the target.
+// arrival is when a run of the search has arrived: at the last level of the loss, which tells more than an accuracy of
+// a few test samples. Where a task has no levels it is at the target.
 func (r TTAResult) arrival(levels bool) (at float64, ok bool) {
 	switch {
 	case !levels && r.Reached:
@@ -620,8 +631,8 @@ func (r TTAResult) arrival(levels bool) (at float64, ok bool) {
 	return r.Levels[ttaLevels-1], true
 }
 
-// attempt makes all runs of a rate, or stops when it cannot be better than best. A run ends at its target, or after limit seconds; 0: no
-// limit.
+// attempt makes all runs of a rate, or stops when it cannot be better than best. A run ends at its target, or after
+// limit seconds; 0: no limit.
 func attempt(all int, best tried, levels bool, run func(k int, limit float64) (TTAResult, error)) (now tried, err error) {
 	for k := range all {
 		limit := 0.0
@@ -671,8 +682,8 @@ func (t *tta) each(ctx context.Context, n int, do func(ctx context.Context, i in
 	return context.Cause(ctx)
 }
 
-// run makes one run, or reads it from the journal. limit, if not zero, is for a search: the run ends at its target, or after limit seconds;
-// less than a millisecond means no limit.
+// run makes one run, or reads it from the journal. limit, if not zero, is for a search: the run ends at its target, or
+// after limit seconds; less than a millisecond means no limit.
 func (t *tta) run(ctx context.Context, c cell, limit float64) (TTAResult, error) {
 	if err := context.Cause(ctx); err != nil {
 		return TTAResult{}, err
@@ -791,7 +802,8 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 	return out, err
 }
 
-// own is the optimiser of that name, with the momentum of all; without a name it is that of all methods that have none of their own.
+// own is the optimiser of that name, with the momentum of all; without a name it is that of all methods that have none
+// of their own.
 func (t *tta) own(name string) optim.Config {
 	if name == "" {
 		if name = t.Optimizer; name == "" || name == optim.Momentum {
@@ -845,9 +857,9 @@ func prepare(conf *sim.Config, c cell, task opened, budget int64, own optim.Conf
 	return conf.Use(suited(c.method, conf.Batch), own)
 }
 
-// suited is a baseline without settings for mini-batches of that number of samples. A block of LGC has at least one sample. Zeno++'s
-// validation batch has as many samples as a worker's, as in the paper, where both have 128; its own default would take as long as
-// many iterations here.
+// suited is a baseline without settings for mini-batches of that number of samples. A block of LGC has at least one
+// sample. Zeno++'s validation batch has as many samples as a worker's, as in the paper, where both have 128; its own
+// default would take as long as many iterations here.
 func suited(method string, batch int) string {
 	switch {
 	case method == "lgc" && batch < 8:
@@ -861,8 +873,8 @@ func suited(method string, batch int) string {
 // batch is the samples of one worker of n.
 func (t TTATask) batch(n int) int { return max(1, (t.Round+n/2)/n) }
 
-// sent are the bytes of a run. With servers each gradient goes there and parameters come back; a ring of k sends 2(k−1) times the vector, and a rider's gradient
-// goes to a member and parameters come back, which adds as much.
+// sent are the bytes of a run. With servers each gradient goes there and parameters come back; a ring of k sends 2(k−1)
+// times the vector, and a rider's gradient goes to a member and parameters come back, which adds as much.
 func sent(arch string, vector int64, r sim.Result) int64 {
 	if arch == ArchRing {
 		return 2 * vector * (r.Gradients - r.Updates + r.Dropped)
@@ -870,8 +882,8 @@ func sent(arch string, vector int64, r sim.Result) int64 {
 	return 2 * vector * (r.Gradients + r.Dropped)
 }
 
-// watched ends a run when it has had its samples, and says when it had the accuracy, and when its loss was down to which level. It is the run's Learner and its Pilot at once, and passes on to
-// the pilot proper.
+// watched ends a run when it has had its samples, and says when it had the accuracy, and when its loss was down to
+// which level. It is the run's Learner and its Pilot at once, and passes on to the pilot proper.
 type watched struct {
 	*sim.Trained
 	net    *netTask
@@ -930,7 +942,8 @@ func (w *watched) Update(version int64, gs []sim.Gradient) sim.Outcome {
 	return o
 }
 
-// sink notes which levels the loss has come down to since the evaluation before, by a straight line of its logarithm over time between the two.
+// sink notes which levels the loss has come down to since the evaluation before, by a straight line of its logarithm
+// over time between the two.
 func (w *watched) sink(at time.Duration) {
 	now := look{w.smooth(), at}
 	for k := len(w.down); k < len(w.levels) && now.log <= w.levels[k]; k++ {
@@ -993,7 +1006,8 @@ func (w *watched) Next(at time.Duration) time.Duration {
 	return 0
 }
 
-// Interval is the mean of xs and half the width of its 95 % confidence interval, by Student's t; the half is NaN of fewer than two.
+// Interval is the mean of xs and half the width of its 95 % confidence interval, by Student's t; the half is NaN of
+// fewer than two.
 func Interval(xs []float64) (mean, half float64) {
 	n := float64(len(xs))
 	for _, x := range xs {

@@ -34,7 +34,8 @@ func TestInterval(t *testing.T) {
 	}
 }
 
-// A sitting that was broken off in the middle of a line goes on where it was, and the result is that of one sitting, whatever runs at the same time.
+// A sitting that was broken off in the middle of a line goes on where it was, and the result is that of one sitting,
+// whatever runs at the same time.
 func TestTTAInSittings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("18 jobs in virtual time")
@@ -106,7 +107,8 @@ func TestTTAInSittings(t *testing.T) {
 	}
 }
 
-// A learning rate is the best only if all of its runs arrive, beyond the given ones if the best is at the end, the smaller of two that are alike; what cannot be the best is given up.
+// A learning rate is the best only if all of its runs arrive, beyond the given ones if the best is at the end, the
+// smaller of two that are alike; what cannot be the best is given up.
 func TestFindRate(t *testing.T) {
 	for name, x := range map[string]struct {
 		times map[float64][]float64 // of three runs; 0: it does not arrive
@@ -198,7 +200,8 @@ func TestTTAGoals(t *testing.T) {
 	}
 }
 
-// A difference counts where each value is outside of where the other one mostly lies; without scatter, where it is a fifth or more.
+// A difference counts where each value is outside of where the other one mostly lies; without scatter, where it is a
+// fifth or more.
 func TestVerdict(t *testing.T) {
 	for _, x := range []struct {
 		old, now Measure

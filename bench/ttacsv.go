@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// WriteTTA writes runs as CSV: a header with the names that the fields have in JSON, then each run on a line. What is null there is empty here; numbers of a list have spaces between them.
+// WriteTTA writes runs as CSV: a header with the names that the fields have in JSON, then each run on a line. What is
+// null there is empty here; numbers of a list have spaces between them.
 func WriteTTA(w io.Writer, rs []TTAResult) error {
 	out := csv.NewWriter(w)
 	kind := reflect.TypeFor[TTAResult]()

@@ -23,8 +23,8 @@ type seen struct {
 	late     int     // levels, or targets, that only b reached, less those that only a did
 }
 
-// compareRuns holds a against b. What only one of them reached counts as reached by the other one at the end of the longer run of the two, which is too early; what neither reached does not
-// count, and ok is false where nothing does.
+// compareRuns holds a against b. What only one of them reached counts as reached by the other one at the end of the
+// longer run of the two, which is too early; what neither reached does not count, and ok is false where nothing does.
 func compareRuns(a, b TTAResult, by ttaMeasure) (log float64, late int, ok bool) {
 	as, bs := a.Levels, b.Levels
 	if by == byAccuracy {
@@ -63,13 +63,16 @@ type Pooled struct {
 	Seeds     int
 	Late      int // levels, or targets, that only the second one reached, less those that only the first one did
 
-	// Wide and Far are the same interval for other scenarios than these, which are then the clusters; NaN of fewer than five.
+	// Wide and Far are the same interval for other scenarios than these, which are then the clusters; NaN of fewer than
+	// five.
 	Wide, Far float64
 }
 
-// pool is the geometric mean of ratios with its interval. Runs of one seed have initial parameters and samples in common whatever the scenario, so seeds are clusters: with e the sum of a
-// cluster's deviations, the variance of the mean of n is G/(G−1)·Σe²/n² over G clusters (K.-Y. Liang, S. L. Zeger: Longitudinal data analysis using generalized linear models, Biometrika 73, 1986), and the interval
-// that of Student's t with G−1 degrees of freedom (A. C. Cameron, D. L. Miller: A Practitioner's Guide to Cluster-Robust Inference, Journal of Human Resources 50(2), 2015).
+// pool is the geometric mean of ratios with its interval. Runs of one seed have initial parameters and samples in
+// common whatever the scenario, so seeds are clusters: with e the sum of a cluster's deviations, the variance of the
+// mean of n is G/(G−1)·Σe²/n² over G clusters (K.-Y. Liang, S. L. Zeger: Longitudinal data analysis using generalized
+// linear models, Biometrika 73, 1986), and the interval that of Student's t with G−1 degrees of freedom (A. C. Cameron,
+// D. L. Miller: A Practitioner's Guide to Cluster-Robust Inference, Journal of Human Resources 50(2), 2015).
 func pool(xs []seen) Pooled {
 	p := Pooled{Ratio: math.NaN(), Low: math.NaN(), High: math.NaN(), Wide: math.NaN(), Far: math.NaN()}
 	if len(xs) == 0 {
@@ -174,7 +177,8 @@ func (p *TTAPairs) baselines(own bool) (names []string) {
 	return names
 }
 
-// nearest is the one of others that a is least ahead of over scenarios, by the seeds that count; an empty name where none was run.
+// nearest is the one of others that a is least ahead of over scenarios, by the seeds that count; an empty name where
+// none was run.
 func (p *TTAPairs) nearest(a string, others, scenarios []string, counts func(seed uint64) bool) (name string) {
 	worst := math.Inf(-1)
 	for _, o := range others {
@@ -194,8 +198,8 @@ func (p *TTAPairs) nearest(a string, others, scenarios []string, counts func(see
 // half says in which half of the seeds one is.
 func (p *TTAPairs) half(seed uint64) int { return slices.Index(p.seeds, seed) % 2 }
 
-// AgainstChosen holds a against the single one of others that is the best over all scenarios, as chosen on the one half of the seeds and judged on the other, both ways round. each: chosen for each
-// scenario.
+// AgainstChosen holds a against the single one of others that is the best over all scenarios, as chosen on the one half
+// of the seeds and judged on the other, both ways round. each: chosen for each scenario.
 func (p *TTAPairs) AgainstChosen(a string, others, scenarios []string, each bool, by ttaMeasure) (Pooled, []string) {
 	chosen := map[string][2]string{}
 	var names []string
@@ -216,8 +220,8 @@ func (p *TTAPairs) AgainstChosen(a string, others, scenarios []string, each bool
 	return pool(p.pairs(a, func(s string, seed uint64) string { return chosen[s][p.half(seed)] }, scenarios, by)), names
 }
 
-// AgainstLeast holds a against the one of others that is the best in each scenario, chosen by the very runs that it is judged by: of several noisy numbers the least, which chance alone makes sooner than
-// each of them.
+// AgainstLeast holds a against the one of others that is the best in each scenario, chosen by the very runs that it is
+// judged by: of several noisy numbers the least, which chance alone makes sooner than each of them.
 func (p *TTAPairs) AgainstLeast(a string, others, scenarios []string, by ttaMeasure) Pooled {
 	chosen := map[string]string{}
 	for _, s := range scenarios {

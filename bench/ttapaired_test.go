@@ -43,7 +43,8 @@ func TestCompareRuns(t *testing.T) {
 	}
 }
 
-// With as many scenarios for each seed the interval is that of the seeds' means: what two scenarios of a seed have in common makes it no narrower. Below five clusters there is none.
+// With as many scenarios for each seed the interval is that of the seeds' means: what two scenarios of a seed have in
+// common makes it no narrower. Below five clusters there is none.
 func TestPool(t *testing.T) {
 	var xs []seen
 	means := []float64{0.1, -0.2, 0.3, 0, 0.05, -0.1}
@@ -63,8 +64,8 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// The baseline that is chosen on the one half of the seeds is judged on the other one; the least is that of the runs that judge. So of two that differ by luck alone the least is before both, the chosen
-// one is not.
+// The baseline that is chosen on the one half of the seeds is judged on the other one; the least is that of the runs
+// that judge. So of two that differ by luck alone the least is before both, the chosen one is not.
 func TestAgainstChosen(t *testing.T) {
 	rs := slices.Concat(
 		leveled("s", "auto", 12, 10, 10, 10, 10),
@@ -101,7 +102,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// There are at least ten scenarios that judge, of 4 to 16 workers, and where a network is shared the times of two of a rack have a correlation of 0.3 to 0.6.
+// There are at least ten scenarios that judge, of 4 to 16 workers, and where a network is shared the times of two of a
+// rack have a correlation of 0.3 to 0.6.
 func TestHeld(t *testing.T) {
 	fewest, most := 1000, 0
 	for _, name := range spread([]string{held}) {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// TTAMarkdown writes a result as tables in Markdown: ratios by pairs and pooled, the scenarios that are held out apart; then times, a line for each scenario, and the goals.
+// TTAMarkdown writes a result as tables in Markdown: ratios by pairs and pooled, the scenarios that are held out apart;
+// then times, a line for each scenario, and the goals.
 func TTAMarkdown(w io.Writer, rs []TTAResult) error {
 	r := &report{}
 	for rest := rs; len(rest) > 0; {

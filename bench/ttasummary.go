@@ -20,7 +20,8 @@ type TTAGroup struct {
 	Arrived int       // runs that reached the target
 	Times   []float64 // by run, seconds; NaN: not reached
 
-	// Mean and Half are of the time to the target, with its 95 % confidence interval; Mean is +Inf where a run did not reach it, since the mean of those that did would flatter.
+	// Mean and Half are of the time to the target, with its 95 % confidence interval; Mean is +Inf where a run did not
+	// reach it, since the mean of those that did would flatter.
 	Mean, Half               float64
 	Accuracies               []float64
 	Accuracy, AccuracyHalf   float64
@@ -96,8 +97,9 @@ type TTACase struct {
 	Bound                float64
 	SSGD, Auto           *TTAGroup // nil: not measured
 	Fixed                *TTAGroup // the best fixed mode in hindsight, SSGD among them
-	Baseline             *TTAGroup // the least of TTABaselines with the rule of all; chance alone makes it sooner than each
-	All                  []TTAGroup
+	// the least of TTABaselines with the rule of all; chance alone makes it sooner than each
+	Baseline *TTAGroup
+	All      []TTAGroup
 }
 
 // Saved is the part of SSGD's time that auto saves; NaN where one of them is missing or did not arrive.
@@ -126,7 +128,8 @@ func paired(a, b *TTAGroup) (mean, half float64) {
 	return interval(ds)
 }
 
-// uncertain is half the width of the 95 % confidence interval of the ratio of two groups' times, seed by seed; NaN where it is not known.
+// uncertain is half the width of the 95 % confidence interval of the ratio of two groups' times, seed by seed; NaN
+// where it is not known.
 func uncertain(a, b *TTAGroup) float64 {
 	var logs []float64
 	for i := range min(len(a.Times), len(b.Times)) {
@@ -272,8 +275,8 @@ func TTAGoals(rs []TTAResult) []Goal {
 	return goals
 }
 
-// PlotTTA draws, for each task and architecture, the time to the target as a part of SSGD's over scenarios: auto, the best fixed mode in hindsight, the baselines, and what the
-// first-order bound leaves.
+// PlotTTA draws, for each task and architecture, the time to the target as a part of SSGD's over scenarios: auto, the
+// best fixed mode in hindsight, the baselines, and what the first-order bound leaves.
 func PlotTTA(path string, rs []TTAResult) error {
 	format, err := PlotFormat(path)
 	if err != nil {

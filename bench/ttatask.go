@@ -30,9 +30,9 @@ type TTATask struct {
 	Rounds  int     // of samples that a run has; the learning rate falls to 0 in a straight line meanwhile
 	Target  float64 // accuracy
 
-	// Loss are the first and the last level of the test loss, in nats: the times to reach levels are compared. Learning passes the
-	// first one while it is still fast; the last is what the
-	// runs of a method arrive at. Between them levels are equally far apart in their logarithms.
+	// Loss are the first and the last level of the test loss, in nats: the times to reach levels are compared. Learning
+	// passes the first one while it is still fast; the last is what the runs of a method arrive at. Between them levels
+	// are equally far apart in their logarithms.
 	Loss [2]float64
 
 	Tests int       // samples of an evaluation while it trains; at the end there are all
@@ -45,7 +45,8 @@ type TTATask struct {
 var ttaTasks = []struct {
 	made TTATask // on generated data
 
-	// found is the specification of real data in a folder, and of what file says that they are there; target and loss are of those.
+	// found is the specification of real data in a folder, and of what file says that they are there; target and loss are
+	// of those.
 	file, found string
 	target      float64
 	loss        [2]float64
@@ -173,7 +174,8 @@ const heldScenarios = 12
 // held is the name of all of them.
 const held = "held"
 
-// TTAHeld are the names of the scenarios that judge: no rule and no setting may be chosen by what comes of them. Their seeds are those of nothing else.
+// TTAHeld are the names of the scenarios that judge: no rule and no setting may be chosen by what comes of them. Their
+// seeds are those of nothing else.
 func TTAHeld() []string {
 	var names []string
 	for k := range heldScenarios {
@@ -197,8 +199,8 @@ func spread(names []string) (all []string) {
 // boundSteps is over how many steps the bound of a cluster without a trace is taken.
 const boundSteps = 300
 
-// openScenario is a scenario by name, or of a YAML file. dir has the recorded traces. An error in which fs.ErrNotExist is says that a trace of a built-in
-// scenario is not there.
+// openScenario is a scenario by name, or of a YAML file. dir has the recorded traces. An error in which fs.ErrNotExist
+// is says that a trace of a built-in scenario is not there.
 func openScenario(name, dir string) (ttaScenario, error) {
 	if i := slices.Index(TTAScenarios(), name); i >= 0 {
 		return parseScenario(name, []byte("jitter: 0.05\n"+ttaScenarios[i].text), dir)
@@ -260,7 +262,8 @@ func (s ttaScenario) serves(arch string) bool {
 	return !s.links || arch == ArchRing || slices.ContainsFunc(s.scenario.Hosts, func(m sim.Machine) bool { return m.Servers > 0 })
 }
 
-// cluster is the cluster with the jitter of a seed. With links it is that of an architecture: in an all-reduce the hosts have no servers.
+// cluster is the cluster with the jitter of a seed. With links it is that of an architecture: in an all-reduce the
+// hosts have no servers.
 func (s ttaScenario) cluster(seed uint64, arch string) (sim.Config, error) {
 	of := *s.scenario
 	of.Hosts = slices.Clone(of.Hosts)
@@ -302,8 +305,9 @@ func openTask(t TTATask) (opened, error) {
 	return opened{t, trainSet, testSet}, err
 }
 
-// netTask is a model with its data, as sim.Task. Gradients depend on no running statistics. Those of batch normalisation, which evaluations use, follow the mini-batches of all workers in the order in
-// which gradients are made; in a job each worker follows its own, and their mean is taken.
+// netTask is a model with its data, as sim.Task. Gradients depend on no running statistics. Those of batch
+// normalisation, which evaluations use, follow the mini-batches of all workers in the order in which gradients are
+// made; in a job each worker follows its own, and their mean is taken.
 type netTask struct {
 	ctx     context.Context
 	model   train.Model

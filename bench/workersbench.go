@@ -34,19 +34,23 @@ type WorkersConfig struct {
 	// Programs are star programs: their coordinators are measured, in turns.
 	Programs []string
 
-	Workers   []int                                                       // numbers of simulated workers
-	Shards    int                                                         // of the parameters, on one server beside the coordinator
-	Params    int                                                         // of the model
-	Mode      string                                                      // as --mode
-	Pace      time.Duration                                               // computing time of an iteration; each worker varies it by up to a tenth
-	Updates   int                                                         // updates of one turn that are measured
-	For       time.Duration                                               // instead of Updates: how long to measure
-	Turns     int                                                         // of each program
-	Telemetry bool                                                        // records hold all metrics
-	Scrape    time.Duration                                               // how often /metrics of the coordinator is asked; zero: at the end only
-	LogMax    int                                                         // MiB, as --log-max of the coordinator; zero: no bound
-	Reserve   func(host string, taken ...string) (addr string, err error) // an address on which no process listens
-	Log       io.Writer                                                   // gets a line for each sample; nil: none
+	Workers []int // numbers of simulated workers
+	// of the parameters, on one server beside the coordinator
+	Shards int
+	Params int    // of the model
+	Mode   string // as --mode
+	// computing time of an iteration; each worker varies it by up to a tenth
+	Pace      time.Duration
+	Updates   int           // updates of one turn that are measured
+	For       time.Duration // instead of Updates: how long to measure
+	Turns     int           // of each program
+	Telemetry bool          // records hold all metrics
+	// how often /metrics of the coordinator is asked; zero: at the end only
+	Scrape time.Duration
+	// MiB, as --log-max of the coordinator; zero: no bound
+	LogMax  int
+	Reserve func(host string, taken ...string) (addr string, err error) // an address on which no process listens
+	Log     io.Writer                                                   // gets a line for each sample; nil: none
 }
 
 // WorkersSample is the state of the coordinator's process at one moment.

@@ -11,23 +11,25 @@ type Assignment struct {
 	Column []int
 	// Cost is the sum of what they cost, in order of the rows.
 	Cost float64
-	// Rows and Columns are the prices that prove it: no cell costs less than the price of its row and the price of its column together, chosen
-	// cells cost exactly that, columns without a row have the price 0 and the others no more.
+	// Rows and Columns are the prices that prove it: no cell costs less than the price of its row and the price of its
+	// column together, chosen cells cost exactly that, columns without a row have the price 0 and the others no more.
 	Rows, Columns []float64
 }
 
-// Assign gives each of n rows a column of its own, so that the chosen cells cost the least together. Rows have equally many columns, n or more.
-// +Inf is a cell that may not be chosen. Costs that are whole and add up to less than 2^53 are exact; others are off by what adding them
-// rounds, which Gap bounds. The same costs give the same assignment.
+// Assign gives each of n rows a column of its own, so that the chosen cells cost the least together. Rows have equally
+// many columns, n or more. +Inf is a cell that may not be chosen. Costs that are whole and add up to less than 2^53 are
+// exact; others are off by what adding them rounds, which Gap bounds. The same costs give the same assignment.
 //
-// A cost that is NaN or −Inf, rows of different lengths, or more rows than columns give an error that is ErrInput; rows that have too few columns
-// that may be chosen give one that is ErrNotPerfect and names one of them.
+// A cost that is NaN or −Inf, rows of different lengths, or more rows than columns give an error that is ErrInput; rows
+// that have too few columns that may be chosen give one that is ErrNotPerfect and names one of them.
 //
-// It is a primal-dual method. For each row in turn it looks for the cheapest path of cells, a chosen one after each other one, from the row
-// to a column that is free, as Dijkstra's algorithm does, with costs less prices as lengths, and turns the path over. It takes O(n²·m) for n rows of m columns: rectangles are not padded to squares.
+// It is a primal-dual method. For each row in turn it looks for the cheapest path of cells, a chosen one after each
+// other one, from the row to a column that is free, as Dijkstra's algorithm does, with costs less prices as lengths,
+// and turns the path over. It takes O(n²·m) for n rows of m columns: rectangles are not padded to squares.
 //
-// Source: R. Jonker, A. Volgenant: A Shortest Augmenting Path Algorithm for Dense and Sparse Linear Assignment Problems. Computing 38, 1987;
-// for rectangles D. F. Crouse: On Implementing 2D Rectangular Assignment Algorithms. IEEE Trans. Aerospace and Electronic Systems 52(4), 2016.
+// Source: R. Jonker, A. Volgenant: A Shortest Augmenting Path Algorithm for Dense and Sparse Linear Assignment
+// Problems. Computing 38, 1987; for rectangles D. F. Crouse: On Implementing 2D Rectangular Assignment Algorithms. IEEE
+// Trans. Aerospace and Electronic Systems 52(4), 2016.
 func Assign(cost [][]float64) (*Assignment, error) {
 	n, m := len(cost), 0
 	if n > 0 {
@@ -130,8 +132,9 @@ func (s *paths) search(cost [][]float64, a *Assignment, i int) (end int, far flo
 	}
 }
 
-// Gap checks that each row has a column of its own, and says by how much another assignment could cost less at most, as the prices of the columns
-// prove: every row costs its cheapest cell less the price of its column, at least. It knows nothing of how the assignment was found.
+// Gap checks that each row has a column of its own, and says by how much another assignment could cost less at most, as
+// the prices of the columns prove: every row costs its cheapest cell less the price of its column, at least. It knows
+// nothing of how the assignment was found.
 func (a *Assignment) Gap(cost [][]float64) (float64, error) {
 	if len(a.Column) != len(cost) {
 		return 0, fmt.Errorf("blossom: %d rows have a column, of %d", len(a.Column), len(cost))

@@ -23,7 +23,8 @@ func cheapest(cost [][]float64, i, taken int) float64 {
 	return best
 }
 
-// TestAssignAgainstAll compares with every assignment of small tables: whole costs, many of them the same, some forbidden.
+// TestAssignAgainstAll compares with every assignment of small tables: whole costs, many of them the same, some
+// forbidden.
 func TestAssignAgainstAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 5).Draw(t, "rows")
@@ -63,7 +64,8 @@ func TestAssignAgainstAll(t *testing.T) {
 	})
 }
 
-// TestAssignLarge proves assignments that are too large to try all of them by their prices, with costs that are rounded.
+// TestAssignLarge proves assignments that are too large to try all of them by their prices, with costs that are
+// rounded.
 func TestAssignLarge(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, size := range [][2]int{{200, 200}, {50, 2000}, {1, 3000}} {

@@ -36,7 +36,10 @@
 //
 // References:
 //   - J. Edmonds: Maximum Matching and a Polyhedron with 0,1-Vertices. J. Res. NBS 69B, 1965.
-//   - Z. Galil: Efficient Algorithms for Finding Maximum Matching in Graphs. ACM Computing Surveys 18(1), 1986, section 5.
-//   - W. Cook, A. Rohe: Computing Minimum-Weight Perfect Matchings. INFORMS J. Computing 11(2), 1999 (one tree at a time).
-//   - W. T. Tutte: A Short Proof of the Factor Theorem for Finite Graphs. Canad. J. Math. 6, 1954 (the gadget of BMatch).
+//   - Z. Galil: Efficient Algorithms for Finding Maximum Matching in Graphs. ACM Computing Surveys 18(1), 1986, section
+//     5.
+//   - W. Cook, A. Rohe: Computing Minimum-Weight Perfect Matchings. INFORMS J. Computing 11(2), 1999 (one tree at a
+//     time).
+//   - W. T. Tutte: A Short Proof of the Factor Theorem for Finite Graphs. Canad. J. Math. 6, 1954 (the gadget of
+//     BMatch).
 package blossom

@@ -61,12 +61,11 @@ func (s *solver) dual() Dual {
 var ErrProof = errors.New("blossom: no proof")
 
 // Verify checks that m is a matching of the graph, and that m.Dual proves that
-// none is better by more than m.Gap. It knows nothing of how they were found and holds for any Matching, however it was made: the
-// sum of the prices (of a blossom: times the edges that it has room for) is at
-// least what any matching weighs, and exactly what m weighs (W. H. Cunningham, A. B.
-// Marsh III: A primal algorithm for optimum matching. Math. Programming Study 8,
-// 1978). It takes O(m·log(depth)) and the size of the blossoms, depth the most of them around one vertex, where of any two blossoms that
-// share a vertex one contains the other, as those of Solve do.
+// none is better by more than m.Gap. It knows nothing of how they were found and holds for any Matching, however it was
+// made: the sum of the prices (of a blossom: times the edges that it has room for) is at least what any matching
+// weighs, and exactly what m weighs (W. H. Cunningham, A. B. Marsh III: A primal algorithm for optimum matching. Math.
+// Programming Study 8, 1978). It takes O(m·log(depth)) and the size of the blossoms, depth the most of them around one
+// vertex, where of any two blossoms that share a vertex one contains the other, as those of Solve do.
 func Verify(n int, edges []Edge, m *Matching, opts ...Option) error {
 	o := join(opts)
 	if err := check(n, edges); err != nil {

@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What edges cost by the order of nested blossoms is what it is by going through all blossoms; blossoms that cross are noticed.
+// What edges cost by the order of nested blossoms is what it is by going through all blossoms; blossoms that cross are
+// noticed.
 func TestNestedCosts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 40).Draw(t, "n")

@@ -260,7 +260,8 @@ func TestBMatchOfOne(t *testing.T) {
 
 // Verify is not fooled: any change of a proof or of what it proves is seen.
 func TestVerifyRefuses(t *testing.T) {
-	edges := []Edge{{0, 1, 8}, {1, 2, 9}, {0, 2, 10}, {2, 3, 7}, {4, 5, 3}, {5, 6, 2}} // a triangle with a tail, and a path
+	// a triangle with a tail, and a path
+	edges := []Edge{{0, 1, 8}, {1, 2, 9}, {0, 2, 10}, {2, 3, 7}, {4, 5, 3}, {5, 6, 2}}
 	solve := func() *Matching {
 		m, err := Solve(7, edges)
 		if err != nil {

@@ -248,8 +248,8 @@ func TestEarlyWorkers(t *testing.T) {
 	})
 }
 
-// Leases of a host are what all its processes see, each once; who can judge one is believed rather than who cannot. They are forgotten
-// when nobody sees them any more.
+// Leases of a host are what all its processes see, each once; who can judge one is believed rather than who cannot.
+// They are forgotten when nobody sees them any more.
 func TestLeasesAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
@@ -344,8 +344,8 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// When the service is gone, grants and delays end after a lease, questions are answered with no at once, and everybody comes back to
-// the next service, which answers anew.
+// When the service is gone, grants and delays end after a lease, questions are answered with no at once, and everybody
+// comes back to the next service, which answers anew.
 func TestServiceGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, workers, asker := twoJobs(t)
@@ -577,7 +577,8 @@ func TestConnectionComesBack(t *testing.T) {
 	})
 }
 
-// A question that nobody answered because the connection broke takes away nothing: the lease of what was granted runs on.
+// A question that nobody answered because the connection broke takes away nothing: the lease of what was granted runs
+// on.
 func TestLeaseOutlivesAQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, asker := oneJob(t)
@@ -674,7 +675,8 @@ func (m *bare) ask(id int64, cores float64) wire.Grant {
 	}
 }
 
-// A job that is told to go back and does not say that it is back has not given anything back: it is shown as told, and is told once.
+// A job that is told to go back and does not say that it is back has not given anything back: it is shown as told, and
+// is told once.
 func TestWithdrawnUntilItSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
@@ -741,8 +743,8 @@ func TestWorkersMayNotAsk(t *testing.T) {
 	})
 }
 
-// A job whose processes move to another host begins anew there: what it was granted is taken back, and what it was told to do
-// for others ends, since it frees nothing any more where it was wanted.
+// A job whose processes move to another host begins anew there: what it was granted is taken back, and what it was told
+// to do for others ends, since it frees nothing any more where it was wanted.
 func TestMoveToAnotherHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, workers, asker := twoJobs(t)
@@ -772,8 +774,8 @@ func TestMoveToAnotherHost(t *testing.T) {
 	})
 }
 
-// Every question has a number of its own, also one that is asked again on another connection: the answer to an older one is for nobody. And a yes that may still
-// be on its way when nobody waits for it any more is given back.
+// Every question has a number of its own, also one that is asked again on another connection: the answer to an older
+// one is for nobody. And a yes that may still be on its way when nobody waits for it any more is given back.
 func TestQuestionsHaveNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{t: t, pipe: new(transport.Pipe)}

@@ -11,7 +11,8 @@ import (
 	"star/transport/wire"
 )
 
-// works makes a job do what a job does: rounds of a second and of its delay, in each of which it uses 8 processor seconds.
+// works makes a job do what a job does: rounds of a second and of its delay, in each of which it uses 8 processor
+// seconds.
 func works(server *process, worker *process) {
 	last, done := time.Now(), 0.0
 	server.live = func(u *wire.Usage) {
@@ -27,7 +28,8 @@ func works(server *process, worker *process) {
 	}
 }
 
-// What a delay frees and costs is learned when one comes and when it goes, is shown, and counts when the next one is computed.
+// What a delay frees and costs is learned when one comes and when it goes, is shown, and counts when the next one is
+// computed.
 func TestDelaysAreLearnedFrom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
@@ -46,7 +48,8 @@ func TestDelaysAreLearnedFrom(t *testing.T) {
 		}
 		rest(8 * time.Second)
 		wantDelays(t, "worker 0 of a", workers[0], time.Second)
-		// Seen: 4 cores for 2 workers and 1 s, against a prior of 1 that counts 3 times; half the use at half the speed, e = 1, against 0.
+		// Seen: 4 cores for 2 workers and 1 s, against a prior of 1 that counts 3 times; half the use at half the speed, e =
+		// 1, against 0.
 		check := func(delays int, freed, sensitivity float64) {
 			t.Helper()
 			l := b.job("a").Learned
@@ -71,7 +74,8 @@ func TestDelaysAreLearnedFrom(t *testing.T) {
 	})
 }
 
-// Nothing is learned from what is no comparison: workers that cannot obey, a mode in which nobody waits, changes that come too fast.
+// Nothing is learned from what is no comparison: workers that cannot obey, a mode in which nobody waits, changes that
+// come too fast.
 func TestNothingIsLearned(t *testing.T) {
 	for name, spoil := range map[string]func(server, asker *process, workers []*process){
 		"a worker that cannot": func(_, _ *process, ws []*process) {
@@ -128,7 +132,8 @@ func TestGivingOfTwoHosts(t *testing.T) {
 		}
 	}
 	c := g.learned.Costs()
-	// h: 2 cores by 1 worker in 2 s, so 1; i: 16 by 4, so 2. Median 1.5 of 2 values, against a prior of 0 that counts 3 times.
+	// h: 2 cores by 1 worker in 2 s, so 1; i: 16 by 4, so 2. Median 1.5 of 2 values, against a prior of 0 that counts 3
+	// times.
 	if g.seen != 1 || math.Abs(c.Freed.CPU-1.5*2/5) > 1e-9 || math.Abs(c.Freed.NetIn-0.25*2/5) > 1e-9 || c.Freed.NetOut != 0 {
 		t.Errorf("learned %+v from %d delays", c, g.seen)
 	}

@@ -12,7 +12,8 @@ import (
 	"star/transport/wire"
 )
 
-// Whatever one process says to the service, the jobs of others keep their places, the account stays one of numbers, and the next question is answered.
+// Whatever one process says to the service, the jobs of others keep their places, the account stays one of numbers, and
+// the next question is answered.
 func TestHostileProcesses(t *testing.T) {
 	for _, empty := range transporttest.Messages {
 		if testing.Short() && empty.Kind() != wire.KindUsage {

@@ -76,7 +76,8 @@ func TestJobGossip(t *testing.T) {
 func TestJobWithoutCoordinator(t *testing.T) {
 	t.Parallel()
 	a := meetJob(t, GossipConfig{Cluster: "a"}, JobMember{Role: "worker", Rank: 0})
-	meetJob(t, GossipConfig{Cluster: "a", Seeds: []string{a.Addr()}}, JobMember{Role: "server", Rank: 1, Addr: ":1"}) // it hosts shards only
+	// it hosts shards only
+	meetJob(t, GossipConfig{Cluster: "a", Seeds: []string{a.Addr()}}, JobMember{Role: "server", Rank: 1, Addr: ":1"})
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	var e *CoordinatorError

@@ -64,8 +64,8 @@ func wants(plan modes.Plan) advice.Remark {
 	return advice.Remark{Change: &advice.Change{Plan: plan, Why: "w", Predicted: 0.5}}
 }
 
-// The plan changes after a yes and not before; a no leaves it unchanged; a withdrawn yes returns to SSGD. All of it is in
-// the log, and the pilot gets the same lines.
+// The plan changes after a yes and not before; a no leaves it unchanged; a withdrawn yes returns to SSGD. All of it is
+// in the log, and the pilot gets the same lines.
 func TestAdmission(t *testing.T) {
 	for name, c := range map[string]struct {
 		says map[int]advice.Remark

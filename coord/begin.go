@@ -107,7 +107,8 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	return c.arch.engine(c, g)
 }
 
-// caution adds warnings about a job that begins to the log and the result: facts that the numbers in the result do not show.
+// caution adds warnings about a job that begins to the log and the result: facts that the numbers in the result do not
+// show.
 func (c *Coordinator) caution() {
 	if c.takeover.Trained() {
 		return // already reported when the job began

@@ -13,9 +13,9 @@ import (
 	"star/transport/wire"
 )
 
-// This file carries out what the engine has ready (engine.Ready): lines of the run log, firings to servers, releases and
-// other messages to workers. Each may have to wait: for more workers (grow.go), for a shard that moves (move.go), for
-// copies (replica.go), for the lease (takeover.go). None is left out or done twice, and their order stays.
+// This file carries out what the engine has ready (engine.Ready): lines of the run log, firings to servers, releases
+// and other messages to workers. Each may have to wait: for more workers (grow.go), for a shard that moves (move.go),
+// for copies (replica.go), for the lease (takeover.go). None is left out or done twice, and their order stays.
 
 // carry carries out what the engine has ready.
 //

@@ -22,7 +22,8 @@ import (
 	"star/transport/wire"
 )
 
-// hostile is a job of three correct workers and a fourth one that sends anything, or of correct workers and a spare server that does.
+// hostile is a job of three correct workers and a fourth one that sends anything, or of correct workers and a spare
+// server that does.
 type hostile struct {
 	*world
 	mode   string
@@ -38,8 +39,8 @@ var hostileModes = []string{"ssgd", "asgd", "auto", "tree=0(1,2(3))", "tree=3(0(
 // RealPilot makes the pilot of --mode auto, in a package that imports this one (realpilot_test.go).
 var RealPilot func(workers int) Pilot
 
-// attacked plays such a job. f may attack before all correct workers have joined (early), and while they train; then the
-// job must stop, and be as it would have been.
+// attacked plays such a job. f may attack before all correct workers have joined (early), and while they train; then
+// the job must stop, and be as it would have been.
 func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Config)) {
 	t.Helper()
 	cfg := Config{MaxWorkers: 4, Servers: 2, Steps: 1 << 30, MinWorkers: 3, EvalEvery: 0.5, Grace: 20 * time.Second, Pilot: &script{}, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
@@ -548,10 +549,12 @@ func copied(t *testing.T, f func(h *hostile, liar *fakeServer), change ...func(*
 	}, append(change, func(c *Config) { c.Replicas, c.MaxWorkers = 2, 3 })...)
 }
 
-// A server with copies of shards sends anything: it is dropped, the job continues with the other copies, and no worker is lost.
+// A server with copies of shards sends anything: it is dropped, the job continues with the other copies, and no worker
+// is lost.
 func TestHostileHolders(t *testing.T) {
 	harmless := []string{
-		"stored.Sum2=NaN", "stored.Sum2=+Inf", "stored.Sum2=-", // for a gradient that has not arrived: its last report counts; or it does not measure
+		// for a gradient that has not arrived: its last report counts; or it does not measure
+		"stored.Sum2=NaN", "stored.Sum2=+Inf", "stored.Sum2=-",
 		"held.Seq", "held.Term", // no more than it was offered, and under its own term
 		"usage", "ping", "pong", "saved.ID", // of a checkpoint that there is not
 		"poison.Step",                                       // of a direction: its step is the worker's present one
@@ -650,7 +653,8 @@ func TestHolderThatLies(t *testing.T) {
 	}
 }
 
-// Whatever workers send at the end of the job, or after they were told that it is over, it ends as it would have: each message, with each field absurd, from its own worker.
+// Whatever workers send at the end of the job, or after they were told that it is over, it ends as it would have: each
+// message, with each field absurd, from its own worker.
 func TestHostileWorkersAtTheEnd(t *testing.T) {
 	unexpected := map[string]bool{} // kinds that are refused whatever is in them, by architecture and phase
 	for _, mode := range hostileModes {

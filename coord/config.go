@@ -199,8 +199,8 @@ func flat(spans []Span) (out []int64) {
 }
 
 // Checkpoint describes a checkpoint with all parts saved. Buffers are empty if the model has none or no worker has
-// sent them. An all-reduce has one part with all parameters. Progress describes what the parameters contain: the samples
-// that were applied, and the ones before the cursor that must be repeated.
+// sent them. An all-reduce has one part with all parameters. Progress describes what the parameters contain: the
+// samples that were applied, and the ones before the cursor that must be repeated.
 type Checkpoint struct {
 	ID         string
 	Generation int64

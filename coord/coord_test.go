@@ -31,8 +31,8 @@ import (
 	"star/transport/wire"
 )
 
-// world is a coordinator on fake time, with servers and workers that the test plays: they speak the protocol through a Pipe
-// and compute nothing.
+// world is a coordinator on fake time, with servers and workers that the test plays: they speak the protocol through a
+// Pipe and compute nothing.
 type world struct {
 	t    *testing.T
 	net  *transport.Pipe
@@ -47,8 +47,9 @@ type world struct {
 	end    context.CancelCauseFunc // of Run
 	newest int64                   // version that a ring has when it is formed, at least
 
-	sum2    float64                                                     // that shards report
-	sums    func(s *fakeServer, worker star.Worker, step int64) float64 // the sum of squares that shards report for a slice; nil: they do not measure
+	sum2 float64 // that shards report
+	// the sum of squares that shards report for a slice; nil: they do not measure
+	sums    func(s *fakeServer, worker star.Worker, step int64) float64
 	servers []*fakeServer
 	wg      sync.WaitGroup
 }
@@ -597,7 +598,8 @@ func (f *fakeWorker) train() error {
 	}
 }
 
-// accounted checks that every sample of the stream was applied once or dropped by the plan, and that the run log agrees.
+// accounted checks that every sample of the stream was applied once or dropped by the plan, and that the run log
+// agrees.
 func (w *world) accounted(limit int64) {
 	w.t.Helper()
 	if w.result.Samples+w.result.Wasted != limit {
@@ -1062,7 +1064,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// A worker that dies before the start leaves its rank and its duties to the next one, and the job does not start without it.
+// A worker that dies before the start leaves its rank and its duties to the next one, and the job does not start
+// without it.
 func TestAnotherSeeder(t *testing.T) {
 	play(t, Config{MaxWorkers: 2, Steps: 2}, func(w *world) {
 		s := w.server(0, 1, true)
@@ -1206,8 +1209,8 @@ func TestResumedAtTheEnd(t *testing.T) {
 	})
 }
 
-// An evaluation of a model with buffers completes, and covers all of the test set, even if a worker that has not sent its
-// buffers is released only when others send gradients, and these wait for the average.
+// An evaluation of a model with buffers completes, and covers all of the test set, even if a worker that has not sent
+// its buffers is released only when others send gradients, and these wait for the average.
 func TestAverageWithoutWaitingWorkers(t *testing.T) {
 	for _, c := range []struct{ mode, then string }{{"ssgd", ""}, {"asgd", ""}, {"x=2", ""}, {"groups=0,1/2", ""}, {"backup=1", ""}, {"asgd ahead=1", ""}, {"asgd", "ssgd"}, {"asgd", "x=2"}} {
 		t.Run(c.mode+" "+c.then, func(t *testing.T) {
@@ -1642,8 +1645,8 @@ func TestEvaluationsInTime(t *testing.T) {
 	})
 }
 
-// The last gradient may be dropped while an evaluation waits for its worker, with another one due: no worker would be left
-// for that one, and the end follows instead.
+// The last gradient may be dropped while an evaluation waits for its worker, with another one due: no worker would be
+// left for that one, and the end follows instead.
 func TestEvaluationDueAtTheEnd(t *testing.T) {
 	for slow := time.Duration(1); slow <= 12; slow++ {
 		play(t, Config{MaxWorkers: 3, Plan: modes.Backup(3, 1), Steps: 8, EvalEvery: 0.4}, func(w *world) {
@@ -1749,8 +1752,9 @@ func (w *world) saves(asked []time.Duration, all *[]string, want string) {
 }
 
 // ringWorker joins and plays a member of a ring until the job is over. A round takes it a second, adding up no time.
-// saving, if not nil, is called with each Save that is due; if it returns false, the worker dies. stand, if not nil, is its
-// progress under another coordinator; the ring has the newest version of its members (newest). told receives its messages.
+// saving, if not nil, is called with each Save that is due; if it returns false, the worker dies. stand, if not nil, is
+// its progress under another coordinator; the ring has the newest version of its members (newest). told receives its
+// messages.
 func (w *world) ringWorker(rank int, codec string, saving func(m *session.Member, s wire.Save) bool, stand ...*session.Stand) *ringTold {
 	told := new(ringTold)
 	w.wg.Go(func() {
@@ -1876,7 +1880,8 @@ func TestNormBeforeUpdate(t *testing.T) {
 	})
 }
 
-// A worker with gradients that are not finite is broken if it is alone with that. If most have them, the training has diverged.
+// A worker with gradients that are not finite is broken if it is alone with that. If most have them, the training has
+// diverged.
 func TestDivergence(t *testing.T) {
 	for broken, want := range []int{0, 0, exitcode.Diverged, exitcode.Diverged} {
 		t.Run(fmt.Sprint(broken, " of 3"), func(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"star/transport/wire"
 )
 
-// In a job with several coordinators these agree on how the job has ended before any member learns it. So if one process
-// is lost afterwards, another one knows the result and tells the members that have not received it: these have lost
-// their coordinator and look for the next one.
+// In a job with several coordinators these agree on how the job has ended before any member learns it. So if one
+// process is lost afterwards, another one knows the result and tells the members that have not received it: these have
+// lost their coordinator and look for the next one.
 
 // codeOf returns the exit code for an error: 0 for nil, 1 for an error without a code.
 func codeOf(err error) int {
@@ -29,9 +29,9 @@ func codeOf(err error) int {
 	return exitcode.Failure
 }
 
-// conclusion ends a job after its loop has ended with err: it completes the result, passes it to successors, and tells the
-// members. It returns what Run returns. ErrLeaseLost means that the processes could not agree on the end: another one
-// continues the job, and nothing is sent to members here.
+// conclusion ends a job after its loop has ended with err: it completes the result, passes it to successors, and tells
+// the members. It returns what Run returns. ErrLeaseLost means that the processes could not agree on the end: another
+// one continues the job, and nothing is sent to members here.
 func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 	c.summarise(err)
 	exit, reason := codeOf(err), "finished"

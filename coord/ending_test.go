@@ -16,7 +16,8 @@ import (
 	"star/transport/wire"
 )
 
-// The processes that may coordinate agree on the end of a job before any member learns it; they are not told themselves.
+// The processes that may coordinate agree on the end of a job before any member learns it; they are not told
+// themselves.
 func TestEndIsNoted(t *testing.T) {
 	lease := newTestLease(1)
 	play(t, Config{MaxWorkers: 1, Servers: 2, Steps: 3, Lease: lease, Coordinators: 1}, func(w *world) {
@@ -43,8 +44,8 @@ func TestEndIsNoted(t *testing.T) {
 	})
 }
 
-// A coordinator that cannot get agreement on the end of a job tells no member: another one takes the job over and ends it.
-// A process that was told to end the job ends it anyway.
+// A coordinator that cannot get agreement on the end of a job tells no member: another one takes the job over and ends
+// it. A process that was told to end the job ends it anyway.
 func TestEndThatIsNotAgreedOn(t *testing.T) {
 	for name, told := range map[string]bool{"the job is done": false, "it was told to end": true} {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +72,8 @@ func TestEndThatIsNotAgreedOn(t *testing.T) {
 	}
 }
 
-// A coordinator that takes over a job that has ended knows the result, tells the members that do not, and waits only briefly.
+// A coordinator that takes over a job that has ended knows the result, tells the members that do not, and waits only
+// briefly.
 func TestTakeOverAfterTheEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  Ending
@@ -128,7 +130,8 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Once a process that may coordinate has noticed the loss of the coordinator, the others have, too: members that do not come soon already know the end.
+// Once a process that may coordinate has noticed the loss of the coordinator, the others have, too: members that do not
+// come soon already know the end.
 func TestWaitsForMembersNotTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		comes bool

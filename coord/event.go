@@ -20,8 +20,8 @@ import (
 	"star/transport/wire"
 )
 
-// Messages of members. Each connection has a reader (Accept), which reads a frame, parses it (said.Read) and passes it to
-// the loop (post). The loop checks it (said.Check) and handles it (fromServer, fromWorker). Many goroutines parse in
+// Messages of members. Each connection has a reader (Accept), which reads a frame, parses it (said.Read) and passes it
+// to the loop (post). The loop checks it (said.Check) and handles it (fromServer, fromWorker). Many goroutines parse in
 // parallel; one decides.
 
 // peer is the connection of one member. It is in no list before its Hello is accepted. gone is set once; from then on

@@ -12,8 +12,8 @@ import (
 	"star/transport/wire"
 )
 
-// Programs that exchange their gradients end the job themselves: the configured end is only for progress. Rounds are means
-// over all workers, even if another mode is requested.
+// Programs that exchange their gradients end the job themselves: the configured end is only for progress. Rounds are
+// means over all workers, even if another mode is requested.
 func TestExchange(t *testing.T) {
 	for _, exchange := range []bool{true, false} {
 		c := &Coordinator{cfg: Config{MaxWorkers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}}
@@ -46,7 +46,8 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// Programs that make several updates for each batch: only in a ring, the same on all workers, and from a checkpoint between two batches.
+// Programs that make several updates for each batch: only in a ring, the same on all workers, and from a checkpoint
+// between two batches.
 func TestTurns(t *testing.T) {
 	for _, turns := range []int{0, 1, 2} {
 		c := &Coordinator{cfg: Config{MaxWorkers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}

@@ -108,9 +108,9 @@ func (c *Coordinator) enrolServer(p *peer) {
 // maxShards is the largest number of shards of a job that fits into a Welcome (docs/protocol.md).
 const maxShards = 1024
 
-// enrolWorker gives a worker a rank, or rejects it: with exit code 78 if it trains something else than the job, 2 if its
-// rank is invalid, or 75 if the rank may become free because the loss of its earlier attempt has not been noticed yet.
-// Once the job has begun, the worker joins it under that rank.
+// enrolWorker gives a worker a rank, or rejects it: with exit code 78 if it trains something else than the job, 2 if
+// its rank is invalid, or 75 if the rank may become free because the loss of its earlier attempt has not been noticed
+// yet. Once the job has begun, the worker joins it under that rank.
 func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	h := p.hello
 	e, err := membership.ParseEnrolment(h, payload)
@@ -320,10 +320,10 @@ func (c *Coordinator) tryAssign() {
 	c.tryStart()
 }
 
-// welcome tells an enrolled worker, once, the addresses of the shards and where it starts. In a job without a checkpoint
-// the first worker is to send its parameters to the shards (Seed). A worker that cannot reach the address of a server,
-// or of another worker with which it exchanges, is rejected: otherwise it would wait forever. welcome does nothing for a
-// worker that was welcomed or is gone.
+// welcome tells an enrolled worker, once, the addresses of the shards and where it starts. In a job without a
+// checkpoint the first worker is to send its parameters to the shards (Seed). A worker that cannot reach the address of
+// a server, or of another worker with which it exchanges, is rejected: otherwise it would wait forever. welcome does
+// nothing for a worker that was welcomed or is gone.
 func (c *Coordinator) welcome(p *peer) {
 	if p.welcomed || p.gone {
 		return

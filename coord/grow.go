@@ -33,8 +33,8 @@ func (c *Coordinator) lives(w star.Worker) bool {
 	return c.engine.View().Worker(w).Live
 }
 
-// resize adapts the quorum after a change of the workers, if it depends on their number. It is a change of plan like any
-// other, with a line of the run log.
+// resize adapts the quorum after a change of the workers, if it depends on their number. It is a change of plan like
+// any other, with a line of the run log.
 func (c *Coordinator) resize() error {
 	p, why := c.members.Quorum.Change(c.engine.View().Plan, c.engine.View().Live(), c.lives)
 	if why == "" {

@@ -14,7 +14,8 @@ import (
 	"star/transport/wire"
 )
 
-// A job of at most four workers begins with two. A third joins, takes the next free rank and does its part; a fifth is rejected.
+// A job of at most four workers begins with two. A third joins, takes the next free rank and does its part; a fifth is
+// rejected.
 func TestMoreWorkersComeLater(t *testing.T) {
 	for _, mode := range []string{"ssgd", "asgd", "x=2", "ssp=2", "groups=0,2/1,3", "kbatch=2"} {
 		t.Run(mode, func(t *testing.T) {
@@ -112,7 +113,8 @@ func TestFewerThanWanted(t *testing.T) {
 	}
 }
 
-// A worker that dies while the job waits leaves nothing behind: what was held for it does not reach the next worker with its rank, and is computed once.
+// A worker that dies while the job waits leaves nothing behind: what was held for it does not reach the next worker
+// with its rank, and is computed once.
 func TestDeathWhileWaiting(t *testing.T) {
 	play(t, Config{MaxWorkers: 2, MinWorkers: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
 		w.server(0, 1, false)
@@ -239,8 +241,8 @@ func TestSizesThatCannotBe(t *testing.T) {
 	}
 }
 
-// In a job that another process may take over, the last worker may leave: a successor would wait for workers, and so does the
-// present coordinator, whether workers die or must end.
+// In a job that another process may take over, the last worker may leave: a successor would wait for workers, and so
+// does the present coordinator, whether workers die or must end.
 func TestLastWorkerWhereOthersMayCoordinate(t *testing.T) {
 	for name, c := range map[string]struct{ back, told bool }{
 		"it comes back": {back: true}, "no replacement": {}, "it was told to end, and comes back": {back: true, told: true}, "it was told to end": {told: true},

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// inbox is the part of the coordinator that other goroutines use. events has room for a few messages of every member, so
-// that readers do not wait for the loop in an ordinary iteration. done is closed when the loop has ended; from then on
-// no goroutine posts.
+// inbox is the part of the coordinator that other goroutines use. events has room for a few messages of every member,
+// so that readers do not wait for the loop in an ordinary iteration. done is closed when the loop has ended; from then
+// on no goroutine posts.
 type inbox struct {
 	events  chan event
 	done    chan struct{}

@@ -11,8 +11,8 @@ import (
 // Deadlines. A pilot knows how long iterations usually take, and sets deadlines (Remark.Deadlines). A worker is late if
 // its gradient has not arrived by its deadline: the run log has a line for it, and the pilot gets it. In a mode that
 // waits for all workers nothing else would happen while one is stopped; this event lets the pilot decide whether to
-// keep waiting. The next events follow after twice the time, four times, and so on. With all-reduce the coordinator does
-// not know when a member begins, and no worker is late.
+// keep waiting. The next events follow after twice the time, four times, and so on. With all-reduce the coordinator
+// does not know when a member begins, and no worker is late.
 
 // Patience is the shortest deadline.
 const Patience = measure.Patience

@@ -32,7 +32,8 @@ func (h *hasty) Tell(l runlog.Line) []advice.Remark {
 	return nil
 }
 
-// While a worker is stopped in SSGD nothing happens, and the pilot gets its missed deadline; the job may then continue without it.
+// While a worker is stopped in SSGD nothing happens, and the pilot gets its missed deadline; the job may then continue
+// without it.
 func TestLate(t *testing.T) {
 	for _, c := range []struct {
 		name      string

@@ -15,8 +15,8 @@ import (
 )
 
 // How members leave. There are four ways: they report it (left), their connection ends or they are silent (lost), they
-// violate the protocol (drop), or the coordinator removes them (part). The consequences are the same: the engine gets the loss,
-// everything that waited for the member is checked again, and the job ends only if it cannot continue.
+// violate the protocol (drop), or the coordinator removes them (part). The consequences are the same: the engine gets
+// the loss, everything that waited for the member is checked again, and the job ends only if it cannot continue.
 
 // drop disconnects a member that violated the protocol, with exit code 78. The job continues. An error is that of lost:
 // the job cannot continue without the member.
@@ -69,9 +69,9 @@ func (c *Coordinator) left(p *peer, m wire.Leave) error {
 
 // lost handles the end of a member's connection.
 //
-// The job continues without a worker, unless it is the last one or --on-failure stop is set; without a server that has no
-// shards; and without a server if its shards have copies elsewhere. Any other loss is an *Error with exit code 69 that
-// includes why. A loss that is already known changes nothing.
+// The job continues without a worker, unless it is the last one or --on-failure stop is set; without a server that has
+// no shards; and without a server if its shards have copies elsewhere. Any other loss is an *Error with exit code 69
+// that includes why. A loss that is already known changes nothing.
 func (c *Coordinator) lost(p *peer, why error) error {
 	if p.gone {
 		return nil
@@ -87,7 +87,8 @@ func (c *Coordinator) lost(p *peer, why error) error {
 				c.forget(p.rank)
 				return nil
 			}
-			if c.lease.replaceable() && p.hello.Shards == 0 && (!c.placing.copies.On() || c.engine == nil || p.rank < c.cfg.Coordinators) { // only a candidate to coordinate
+			// only a candidate to coordinate
+			if c.lease.replaceable() && p.hello.Shards == 0 && (!c.placing.copies.On() || c.engine == nil || p.rank < c.cfg.Coordinators) {
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
 				return nil
 			}
@@ -162,9 +163,9 @@ func (c *Coordinator) strike(w star.Worker) {
 }
 
 // removeWorker removes a worker from the job. Before the start its rank becomes free, without a line in the run log.
-// Later the run log gets a line with the samples that were lost with it, the engine decides which workers continue, and every wait
-// that included the worker is checked again: an evaluation, a checkpoint, a residual. Messages that are held for it
-// (orders of a move, of a shortage) are removed, so that a later worker with the same rank does not get them.
+// Later the run log gets a line with the samples that were lost with it, the engine decides which workers continue, and
+// every wait that included the worker is checked again: an evaluation, a checkpoint, a residual. Messages that are held
+// for it (orders of a move, of a shortage) are removed, so that a later worker with the same rank does not get them.
 func (c *Coordinator) removeWorker(p *peer, why string) {
 	p.hangUp()
 	if c.peers.isLate(p) {
@@ -186,7 +187,8 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 		line.Start, line.Count = a.Start, a.Count
 	}
 	c.journal.note(line)
-	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.OneLine(why)) // in full: it may be the reason why the job ends
+	// in full: it may be the reason why the job ends
+	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.OneLine(why))
 	orders := c.engine.Leave(star.Worker(p.rank))
 	c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
 	c.saves.Leave(star.Worker(p.rank))

@@ -33,7 +33,8 @@ func (m *measured) remember(j *journal, at time.Duration, last []star.Record, wo
 	j.note(line)
 }
 
-// putAside reports the samples that the engine has put aside since the last call, because two workers died while computing them.
+// putAside reports the samples that the engine has put aside since the last call, because two workers died while
+// computing them.
 func (m *measured) putAside(j *journal, list []engine.Aside) {
 	for _, a := range list[m.aside:] {
 		m.result.Aside += int64(a.Count)

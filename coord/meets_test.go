@@ -10,10 +10,12 @@ import (
 	"star/transport/wire"
 )
 
-// A worker with a loopback address is rejected if a worker on another host must connect to it, whichever of them is first.
+// A worker with a loopback address is rejected if a worker on another host must connect to it, whichever of them is
+// first.
 func TestWorkersThatCannotMeet(t *testing.T) {
 	servers, allreduce := servers{}, ring{new(RingConfig)}
-	tree := modes.Plan{Parents: []star.Worker{modes.Direct, 0, modes.Direct}} // worker 1 sends its gradient to worker 0; worker 2 exchanges with no other
+	// worker 1 sends its gradient to worker 0; worker 2 exchanges with no other
+	tree := modes.Plan{Parents: []star.Worker{modes.Direct, 0, modes.Direct}}
 	for _, c := range []struct {
 		name          string
 		arch          architecture

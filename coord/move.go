@@ -18,9 +18,9 @@ import (
 )
 
 // Move moves a shard to the server of a rank while the job runs. It returns when the move is done: from then on the new
-// server has the shard. An error says why the shard stays; the job continues in either case. The result has the duration
-// of the move and the delay of the next update. It may be called from any goroutine but that of Run; one move is made at
-// a time.
+// server has the shard. An error says why the shard stays; the job continues in either case. The result has the
+// duration of the move and the delay of the next update. It may be called from any goroutine but that of Run; one move
+// is made at a time.
 func (c *Coordinator) Move(ctx context.Context, shard, server int) (runlog.Move, error) {
 	var m runlog.Move
 	err := c.Ask(ctx, &m, "move", strconv.Itoa(shard), strconv.Itoa(server))
@@ -55,8 +55,8 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 	return servers, shards
 }
 
-// beginMove carries out star ctl move. The reply follows when the move has ended, or at once if the move is rejected. An error
-// ends the job.
+// beginMove carries out star ctl move. The reply follows when the move has ended, or at once if the move is rejected.
+// An error ends the job.
 func (c *Coordinator) beginMove(e event) error {
 	servers := make([]moves.Server, len(c.peers.servers))
 	for i, p := range c.peers.servers {

@@ -13,9 +13,9 @@ import (
 	"star/transport/wire"
 )
 
-// A server dies, or falls silent, during a move, while the shard's state is copied and updates wait for it. If it is the new
-// server, the move is given up: the old one continues with its state, every waiting update is made once, and no sample is
-// lost. If it is the old one, the shard is lost with it, and the job ends with that reason.
+// A server dies, or falls silent, during a move, while the shard's state is copied and updates wait for it. If it is
+// the new server, the move is given up: the old one continues with its state, every waiting update is made once, and no
+// sample is lost. If it is the old one, the shard is lost with it, and the job ends with that reason.
 func TestServerDiesDuringTheCopy(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -87,7 +87,8 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 	}
 }
 
-// While a server prepares for a shard, all workers leave: workers that replace them do not wait for the move, which would wait for them.
+// While a server prepares for a shard, all workers leave: workers that replace them do not wait for the move, which
+// would wait for them.
 func TestMoveWithoutWorkers(t *testing.T) {
 	play(t, Config{MaxWorkers: 2, MinWorkers: 1, Servers: 3, Steps: 60, JoinTimeout: time.Minute}, func(w *world) {
 		w.server(0, 1, false)

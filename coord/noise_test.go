@@ -28,7 +28,8 @@ func TestNoiseScale(t *testing.T) {
 		{"updates of one", Config{Plan: modes.ASGD(2)}, 4.5, 0, 2, NoiseStatus{}, false},
 		{"lossy", Config{Lossy: true}, 4.5, 2, 2, NoiseStatus{}, false},
 		{"not finite", Config{}, math.NaN(), 2, 2, NoiseStatus{}, true},
-		// Two consecutive gradients that differ by 2: |ḡ|² = 4.5 − 2/4, and so the same. Each worker's first has none before it.
+		// Two consecutive gradients that differ by 2: |ḡ|² = 4.5 − 2/4, and so the same. Each worker's first has none before
+		// it.
 		{"pairs", Config{Plan: modes.ASGD(2)}, 4.5, 2, 2, NoiseStatus{Scale: 4 / 3.5, Grad2: 3.5, Var: 4, Mixed: true, Observations: 18}, false},
 		{"pairs, lossy", Config{Plan: modes.ASGD(2), Lossy: true}, 4.5, 2, 2, NoiseStatus{Scale: 4 / 3.5, Grad2: 3.5, Var: 4, Mixed: true, Observations: 18}, false},
 		// |ḡ|² = 26 − 8/4, S = 8·26 − 8·24

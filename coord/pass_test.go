@@ -10,7 +10,8 @@ import (
 	"star/transport/wire"
 )
 
-// Each life of a rank has a higher number than the earlier ones, and a successor continues with the key and higher numbers.
+// Each life of a rank has a higher number than the earlier ones, and a successor continues with the key and higher
+// numbers.
 func TestPassesOfLives(t *testing.T) {
 	cfg := func(d *testLease) Config {
 		return Config{MaxWorkers: 2, Servers: 1, Plan: modes.SSGD(2), Batch: 8, Samples: 1000, Lease: d}

@@ -154,8 +154,8 @@ func (ps *peers) scaling() modes.Scaling {
 	return modes.ScalingOf(own, iteration, samples)
 }
 
-// refuse rejects a peer with a reason and an exit code (package exitcode): 2 if its settings are wrong, 75 if it may come
-// back, 78 if it belongs to another job or trains something else.
+// refuse rejects a peer with a reason and an exit code (package exitcode): 2 if its settings are wrong, 75 if it may
+// come back, 78 if it belongs to another job or trains something else.
 func (ps *peers) refuse(p *peer, exit int, reason string) {
 	ps.log.Warn("refused", "as", p.role, "wanted", p.rank, "peer", p.conn.Peer(), "reason", reason)
 	ps.part(p, exit, reason)

@@ -9,13 +9,14 @@ import (
 	"star/runlog"
 )
 
-// The pilot's decisions and what the coordinator does with them. Package advisor runs the pilot; its decisions are events.
+// The pilot's decisions and what the coordinator does with them. Package advisor runs the pilot; its decisions are
+// events.
 
 // Pilot watches a job and changes its plan (--mode auto).
 type Pilot = advice.Pilot
 
-// pilotAction is one of: a Remark with the number of lines that the pilot had read before it, the result of a Study, the
-// answer of the Admission, or the end of a checkpoint.
+// pilotAction is one of: a Remark with the number of lines that the pilot had read before it, the result of a Study,
+// the answer of the Admission, or the end of a checkpoint.
 type pilotAction struct {
 	advice.Remark
 	after   int64
@@ -103,8 +104,8 @@ func (c *Coordinator) deaf() string {
 	return ""
 }
 
-// change installs the pilot's plan, or writes to the run log why not: for instance because a mode was set by hand. A plan
-// that does not fit is an error of the pilot and is recorded as not installed. An error ends the job.
+// change installs the pilot's plan, or writes to the run log why not: for instance because a mode was set by hand. A
+// plan that does not fit is an error of the pilot and is recorded as not installed. An error ends the job.
 func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	p := ch.Plan
 	because := c.deaf()

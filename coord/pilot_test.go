@@ -148,7 +148,8 @@ func (p *restless) Tell(l runlog.Line) []advice.Remark {
 	return []advice.Remark{{Change: c}}
 }
 
-// Every decision of a pilot is in the log, carried out or not; the log says from where on decisions came after the end of the job.
+// Every decision of a pilot is in the log, carried out or not; the log says from where on decisions came after the end
+// of the job.
 func TestEveryDecisionIsLogged(t *testing.T) {
 	for name, c := range map[string]struct {
 		lag   time.Duration

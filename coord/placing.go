@@ -10,8 +10,8 @@ import (
 	"star/transport/wire"
 )
 
-// placing is where the shards and their copies are. shards, owner and ready have the same length. In an all-reduce there
-// are no shards, and only assigned is used.
+// placing is where the shards and their copies are. shards, owner and ready have the same length. In an all-reduce
+// there are no shards, and only assigned is used.
 type placing struct {
 	assigned bool
 	shards   []wire.ShardInfo
@@ -80,8 +80,9 @@ func (pl *placing) tellViews(ps *peers, p *peer) {
 	}
 }
 
-// places lists the servers as places for copies. first: no copies exist yet. A server that has come back and not reported
-// its shards yet is not available: it will be told to forget outdated copies, and would forget a new copy, too.
+// places lists the servers as places for copies. first: no copies exist yet. A server that has come back and not
+// reported its shards yet is not available: it will be told to forget outdated copies, and would forget a new copy,
+// too.
 func (pl *placing) places(ps *peers, coordinators int, first bool) []replica.Server {
 	out := make([]replica.Server, len(ps.servers))
 	for i, s := range ps.servers {

@@ -123,7 +123,8 @@ func (w *world) once(limit int) {
 	}
 }
 
-// Whatever a worker does when it dies, the others compute the parts it had taken, and no sample is lost or used twice. Another one replaces it.
+// Whatever a worker does when it dies, the others compute the parts it had taken, and no sample is lost or used twice.
+// Another one replaces it.
 func TestQueueDeaths(t *testing.T) {
 	plan, _ := modes.Parse("ssgd queue=4", 3)
 	for _, phase := range []string{"released", "part", "pushed"} {

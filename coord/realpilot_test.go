@@ -8,7 +8,8 @@ import (
 
 func init() {
 	coord.RealPilot = func(workers int) coord.Pilot {
-		p, err := pilot.New(pilot.Config{Workers: workers, Batch: 4, Plan: modes.SSGD(workers)}) // no parts of batches: the workers of these tests make whole ones
+		// no parts of batches: the workers of these tests make whole ones
+		p, err := pilot.New(pilot.Config{Workers: workers, Batch: 4, Plan: modes.SSGD(workers)})
 		if err != nil {
 			panic(err)
 		}

@@ -18,8 +18,8 @@ func (c *Coordinator) returns(p *peer, rank int) {
 }
 
 // receive handles workers that come to a job that has begun: each gets a Welcome while no shard moves, and work once it
-// has connected to every shard and no message of its rank's earlier attempt is in flight. It is called after each change
-// of these conditions, and on every tick.
+// has connected to every shard and no message of its rank's earlier attempt is in flight. It is called after each
+// change of these conditions, and on every tick.
 func (c *Coordinator) receive() {
 	c.peers.late = slices.DeleteFunc(c.peers.late, func(p *peer) bool {
 		if p.gone {
@@ -36,8 +36,8 @@ func (c *Coordinator) receive() {
 	})
 }
 
-// enter gives a late worker its first batch. If the rank was used before, its steps follow those of the earlier attempt,
-// which the engine knows.
+// enter gives a late worker its first batch. If the rank was used before, its steps follow those of the earlier
+// attempt, which the engine knows.
 func (c *Coordinator) enter(p *peer) {
 	w := star.Worker(p.rank)
 	c.peers.workers[w] = p

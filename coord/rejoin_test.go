@@ -18,8 +18,8 @@ func dying(phase string, step int64) func(*fakeWorker) {
 	}
 }
 
-// A worker that died comes back under its rank while the job runs: wherever it died, every sample is applied once, and the
-// new one does its part.
+// A worker that died comes back under its rank while the job runs: wherever it died, every sample is applied once, and
+// the new one does its part.
 func TestReturn(t *testing.T) {
 	for _, mode := range []string{"ssgd", "asgd", "x=2", "groups=0,1/2"} {
 		for _, phase := range []string{"released", "computed", "pushed", "arrived"} {
@@ -133,7 +133,8 @@ func TestReturnInSilence(t *testing.T) {
 	})
 }
 
-// A process that sends Hello again, because it could not use its Welcome, does not collide with its own earlier attempt, before and during the training.
+// A process that sends Hello again, because it could not use its Welcome, does not collide with its own earlier
+// attempt, before and during the training.
 func TestComesAgain(t *testing.T) {
 	for name, begun := range map[string]bool{"before": false, "in the training": true} {
 		t.Run(name, func(t *testing.T) {

@@ -157,8 +157,8 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 	return c.tryFinish()
 }
 
-// noteCopies writes a line about the copies of a shard. In a job that is taken over, lines from before the first line of
-// the log are kept for later.
+// noteCopies writes a line about the copies of a shard. In a job that is taken over, lines from before the first line
+// of the log are kept for later.
 func (c *Coordinator) noteCopies(l runlog.Replica) {
 	switch {
 	case c.journal.opened:
@@ -188,8 +188,9 @@ func (c *Coordinator) watchCopies(now time.Time) error {
 	return c.copied(c.placing.copies.Tick(now, c.placing.places(&c.peers, c.cfg.Coordinators, false)))
 }
 
-// takeServer accepts a server in place of one that is gone, in a job that has begun: with its own rank or else the lowest
-// free one, and without shards until it gets copies. The error is the reason for its rejection, with exit code 75.
+// takeServer accepts a server in place of one that is gone, in a job that has begun: with its own rank or else the
+// lowest free one, and without shards until it gets copies. The error is the reason for its rejection, with exit code
+// 75.
 func (c *Coordinator) takeServer(p *peer) error {
 	rank := p.rank
 	for i, s := range c.peers.servers {

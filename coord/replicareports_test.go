@@ -25,8 +25,8 @@ func (p *past) twice() {
 	p.handover.Views = []replica.View{{Term: 1, Primary: 0, Followers: []int{1}}, {Term: 1, Primary: 1, Followers: []int{0}}}
 }
 
-// stakes adds a server that holds copies of both shards up to some firings, by shard, and keeps the Fires from keeps on;
-// after is when it connects.
+// stakes adds a server that holds copies of both shards up to some firings, by shard, and keeps the Fires from keeps
+// on; after is when it connects.
 func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...time.Duration) *fakeServer {
 	s := &fakeServer{gone: make(chan struct{}), own: []int{0, 1}, mute: len(after) > 0}
 	w.servers = append(w.servers, s)
@@ -133,7 +133,8 @@ func TestTakeOverCopiesDecidesNorms(t *testing.T) {
 			p.twice()
 			p.told, p.repeats = c.told, c.repeats
 			play(t, Config{MaxWorkers: 2, Servers: 2, Replicas: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
-				servers := [2]*fakeServer{w.stakes(p, 0, 1, c.held[0]), w.stakes(p, 1, 1, c.held[1], time.Second)} // what the first says comes too early
+				// what the first says comes too early
+				servers := [2]*fakeServer{w.stakes(p, 0, 1, c.held[0]), w.stakes(p, 1, 1, c.held[1], time.Second)}
 				a, b := w.worker(0), w.worker(1)
 				w.finished(time.Minute)
 				if w.err != nil {
@@ -146,7 +147,8 @@ func TestTakeOverCopiesDecidesNorms(t *testing.T) {
 	}
 }
 
-// A server that does not connect is given up, because others have copies. A shard without any connected holder is waited for.
+// A server that does not connect is given up, because others have copies. A shard without any connected holder is
+// waited for.
 func TestTakeOverWithoutAServer(t *testing.T) {
 	t.Run("the others have copies", func(t *testing.T) {
 		p := live(3, 40)
@@ -286,7 +288,8 @@ func TestServerWithCopiesComesBack(t *testing.T) {
 	})
 }
 
-// losesWhileCopiesWait loses a worker while updates wait for the copies of a server, which no longer reports what it holds.
+// losesWhileCopiesWait loses a worker while updates wait for the copies of a server, which no longer reports what it
+// holds.
 func (w *world) losesWhileCopiesWait(y *fakeWorker, b *fakeServer) {
 	for w.status().Version < 5 {
 		time.Sleep(500 * time.Millisecond)
@@ -301,8 +304,8 @@ func (w *world) losesWhileCopiesWait(y *fakeWorker, b *fakeServer) {
 	time.Sleep(time.Second)
 }
 
-// An ordered update waits for copies while a worker that takes part in it is lost. The run log has the update first: the
-// loss took nothing from it.
+// An ordered update waits for copies while a worker that takes part in it is lost. The run log has the update first:
+// the loss took nothing from it.
 func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 	p := live(3, 80)
 	p.twice()
@@ -350,7 +353,8 @@ func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 	})
 }
 
-// A worker is lost while its next release waits for copies. Its replacement does not get that release: it has its own batch, and another worker computes the lost one.
+// A worker is lost while its next release waits for copies. Its replacement does not get that release: it has its own
+// batch, and another worker computes the lost one.
 func TestWorkerIsReplacedWhileCopiesWait(t *testing.T) {
 	p := live(3, 80)
 	p.twice()

@@ -80,7 +80,8 @@ func answers(desc string, err string) func(m *session.Member, s wire.Save) bool 
 	}
 }
 
-// A worker with a codec gets a Save before its next release, so that it can save the residual up to then; one without a codec gets none.
+// A worker with a codec gets a Save before its next release, so that it can save the residual up to then; one without a
+// codec gets none.
 func TestCheckpointHasResiduals(t *testing.T) {
 	var all []Checkpoint
 	play(t, Config{MaxWorkers: 3, Steps: 4, CheckpointEvery: 1500 * time.Millisecond, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
@@ -113,7 +114,8 @@ func residuals(c Checkpoint) (s string) {
 	return s
 }
 
-// A checkpoint is complete without the residuals of workers that do not answer, and does not wait for them for long, neither during the training nor at the end.
+// A checkpoint is complete without the residuals of workers that do not answer, and does not wait for them for long,
+// neither during the training nor at the end.
 func TestCheckpointWithoutResiduals(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -157,7 +159,8 @@ func TestCheckpointWithoutResiduals(t *testing.T) {
 	}
 }
 
-// In an all-reduce every member is asked, beside the one that writes the parameters; a worker that was not asked must not answer.
+// In an all-reduce every member is asked, beside the one that writes the parameters; a worker that was not asked must
+// not answer.
 func TestRingCheckpointHasResiduals(t *testing.T) {
 	var all []Checkpoint
 	play(t, Config{MaxWorkers: 3, Samples: 60, Steps: 99, CheckpointEvery: 1500 * time.Millisecond, Ring: &RingConfig{Rule: "sgd"}, Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}, func(w *world) {
@@ -184,8 +187,8 @@ func TestRingCheckpointHasResiduals(t *testing.T) {
 	})
 }
 
-// A ring that loses the member that was to write a checkpoint, or another one before the version is made, begins another
-// checkpoint, with the residuals of the remaining members, and continues to the end.
+// A ring that loses the member that was to write a checkpoint, or another one before the version is made, begins
+// another checkpoint, with the residuals of the remaining members, and continues to the end.
 func TestRingLosesItsCheckpoint(t *testing.T) {
 	for victim := range 2 {
 		t.Run(fmt.Sprint(victim), func(t *testing.T) {

@@ -23,8 +23,8 @@ func (c *Coordinator) lostParameters(p *peer, why error) error {
 	return &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 }
 
-// retire lets a worker leave that has no more work: its program's loop is over (exit code 0), or the program has failed.
-// The others continue. The last worker stays until the parameters are saved. An error ends the job.
+// retire lets a worker leave that has no more work: its program's loop is over (exit code 0), or the program has
+// failed. The others continue. The last worker stays until the parameters are saved. An error ends the job.
 func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 	p.retired = m.Exit == 0
 	why := fmt.Errorf("left: %s", m.Reason)

@@ -18,8 +18,8 @@ import (
 	"star/transport/wire"
 )
 
-// A coordinator continues a ring from what its members remember: all updates are kept, no sample is used twice, and workers
-// that join too late take the parameters from the others.
+// A coordinator continues a ring from what its members remember: all updates are kept, no sample is used twice, and
+// workers that join too late take the parameters from the others.
 func TestRingTakeOver(t *testing.T) {
 	r, text := ridden(t)
 	handover := Handover{Handover: takeover.Handover{
@@ -127,7 +127,8 @@ func TestRingTakeOverRefuses(t *testing.T) {
 	})
 }
 
-// A worker that was told to end while no process coordinated, and has the parameters, is kept by the next coordinator until another one has them.
+// A worker that was told to end while no process coordinated, and has the parameters, is kept by the next coordinator
+// until another one has them.
 func TestRingTakeOverFromLeavingWorker(t *testing.T) {
 	handover := Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 160, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
@@ -161,7 +162,8 @@ func TestRingTakeOverFromLeavingWorker(t *testing.T) {
 	})
 }
 
-// A server that was told to end connects to the next coordinator before the other servers do: these are not given up until they had time to connect.
+// A server that was told to end connects to the next coordinator before the other servers do: these are not given up
+// until they had time to connect.
 func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 	handover := Handover{Handover: takeover.Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 4000, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
@@ -201,7 +203,8 @@ func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 	}
 }
 
-// ridden is the metadata of a ring of members 0 and 1 and rider 2 after one round. Two rounds and the rider's batch are open.
+// ridden is the metadata of a ring of members 0 and 1 and rider 2 after one round. Two rounds and the rider's batch are
+// open.
 func ridden(t *testing.T) (engine.Engine, []byte) {
 	r := engine.NewRing(engine.Config{Plan: modes.Ring(3, 2), Workers: 3, Batch: 4, Limit: 100, MaxParams: 100, Ring: new(engine.RingConfig)})
 	r.Begin(nil)

@@ -12,9 +12,10 @@ import (
 	"star/transport/wire"
 )
 
-// Evaluations and checkpoints. This file decides when one begins and carries out what package evaluate decides (perform).
-// They begin after a number of samples or a time (due), run beside the training, and end with a line of the run log. At
-// the end of the job follow a last evaluation and then a last checkpoint, after those that were in progress.
+// Evaluations and checkpoints. This file decides when one begins and carries out what package evaluate decides
+// (perform). They begin after a number of samples or a time (due), run beside the training, and end with a line of the
+// run log. At the end of the job follow a last evaluation and then a last checkpoint, after those that were in
+// progress.
 
 // facts is the state of workers for package evaluate.
 type facts struct{ *Coordinator }
@@ -97,8 +98,8 @@ func (c *Coordinator) milestones() {
 	}
 }
 
-// due reports what begins now. Nothing begins while an evaluation or checkpoint is in progress, a shard moves, there are
-// too few workers, or the job ends.
+// due reports what begins now. Nothing begins while an evaluation or checkpoint is in progress, a shard moves, there
+// are too few workers, or the job ends.
 func (c *Coordinator) due() (eval, save bool) {
 	if c.rounds.Open() || c.rounds.Final() || c.saves.Open() || c.placing.mover.Holds() || c.members.Shortage.On() || c.stopping.Cause() != nil {
 		return false, false
@@ -135,8 +136,8 @@ func (c *Coordinator) evaluators(final bool) (ws []star.Worker) {
 	return ws
 }
 
-// judged drops a worker that violated the protocol of an evaluation, or carries out the effects of its message. An error
-// ends the job.
+// judged drops a worker that violated the protocol of an evaluation, or carries out the effects of its message. An
+// error ends the job.
 func (c *Coordinator) judged(p *peer, effects []evaluate.Effect, err error) error {
 	if err != nil {
 		return c.drop(p, err)
@@ -145,8 +146,8 @@ func (c *Coordinator) judged(p *peer, effects []evaluate.Effect, err error) erro
 	return nil
 }
 
-// evaluated records the result of an evaluation, and continues what waited for it. After the last evaluation follows the
-// last checkpoint, and then the end.
+// evaluated records the result of an evaluation, and continues what waited for it. After the last evaluation follows
+// the last checkpoint, and then the end.
 func (c *Coordinator) evaluated(e evaluate.Ended) {
 	l := e.Line
 	if e.Measured {
@@ -169,8 +170,8 @@ func (c *Coordinator) evaluated(e evaluate.Ended) {
 	}
 }
 
-// tryFinish begins the final evaluation once no gradient is in flight. It asks every worker that has parameters, whether
-// it waits or not; a checkpoint follows the answers. An error ends the job.
+// tryFinish begins the final evaluation once no gradient is in flight. It asks every worker that has parameters,
+// whether it waits or not; a checkpoint follows the answers. An error ends the job.
 func (c *Coordinator) tryFinish() error {
 	if c.stopping.Cause() != nil && !c.rounds.Final() {
 		return c.halt()
@@ -192,8 +193,8 @@ func (c *Coordinator) tryFinish() error {
 	return nil
 }
 
-// evaluateLast begins the last evaluation, which the last checkpoint follows; without test it only collects from workers
-// what that checkpoint needs.
+// evaluateLast begins the last evaluation, which the last checkpoint follows; without test it only collects from
+// workers what that checkpoint needs.
 func (c *Coordinator) evaluateLast(test bool) {
 	c.measured.stats.Stop(time.Now(), c.engine.View().Used)
 	c.rounds.Start(test, true, c.evaluators(true))
@@ -203,7 +204,8 @@ func (c *Coordinator) evaluateLast(test bool) {
 	}
 }
 
-// startSave begins a checkpoint. The engine determines its version: a ring may already compute rounds of later versions.
+// startSave begins a checkpoint. The engine determines its version: a ring may already compute rounds of later
+// versions.
 func (c *Coordinator) startSave() {
 	cut := c.engine.Save()
 	c.perform(c.saves.Start(evaluate.Cut{
@@ -266,8 +268,8 @@ func (c *Coordinator) trySaved() {
 	c.perform(c.saves.Look(time.Now(), made && !coming, err))
 }
 
-// write writes the manifest of a checkpoint, in its own goroutine: disks, and stores on a network even more, take longer
-// than workers should wait for their next batch.
+// write writes the manifest of a checkpoint, in its own goroutine: disks, and stores on a network even more, take
+// longer than workers should wait for their next batch.
 func (c *Coordinator) write(e evaluate.Write) {
 	w := &written{id: e.ID, err: e.Err}
 	saved := c.cfg.Saved
@@ -286,7 +288,8 @@ func (c *Coordinator) write(e evaluate.Write) {
 		}()
 		return
 	}
-	c.journal.log.Flush() // a log must reach at least as far as its checkpoints, even if this process is killed; tick handles the error
+	// a log must reach at least as far as its checkpoints, even if this process is killed; tick handles the error
+	c.journal.log.Flush()
 	at := *c.engine.View().Saved
 	whole := Checkpoint{
 		ID: e.ID, Generation: c.cfg.Generation, Progress: at, Enrolment: *c.members.Terms.Enrolled(), Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash,
@@ -335,8 +338,8 @@ func (c *Coordinator) wrote(e evaluate.Wrote) {
 	c.run.ended = c.run.ended || e.Final
 }
 
-// round4 rounds x to four decimal places, for lines that people read. It returns x if it is not finite, or from 1e11 on,
-// where a float64 has no more than four.
+// round4 rounds x to four decimal places, for lines that people read. It returns x if it is not finite, or from 1e11
+// on, where a float64 has no more than four.
 func round4(x float64) float64 {
 	if !(math.Abs(x) < 1e11) {
 		return x
@@ -344,8 +347,8 @@ func round4(x float64) float64 {
 	return math.Round(x*1e4) / 1e4
 }
 
-// completed reports whether the previous coordinator has completed the checkpoint that could not be written. That one is
-// kept: it has the same version and generation.
+// completed reports whether the previous coordinator has completed the checkpoint that could not be written. That one
+// is kept: it has the same version and generation.
 func (w *written) completed(saved func(id string) (path string, ok bool)) bool {
 	if saved == nil {
 		return false

@@ -18,8 +18,9 @@ type hostLoad struct {
 // kindNote marks an event with a Note. No frame has this kind.
 const kindNote wire.Kind = 254
 
-// Note records a decision on a move of a shard, and shows it in the status. It may be called from any goroutine while Run
-// runs. It returns once the event queue has room, usually at once, or an error if the job or ctx is over before that.
+// Note records a decision on a move of a shard, and shows it in the status. It may be called from any goroutine while
+// Run runs. It returns once the event queue has room, usually at once, or an error if the job or ctx is over before
+// that.
 func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	select {
 	case c.in.events <- inside(kindNote, internal{note: &n}):

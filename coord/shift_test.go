@@ -11,8 +11,8 @@ import (
 	"star/transport/wire"
 )
 
-// The inflow of a server is measured from each worker's push, from its beginning until that server held all of it, and only
-// for workers on other hosts. A shard that has moved is measured again.
+// The inflow of a server is measured from each worker's push, from its beginning until that server held all of it, and
+// only for workers on other hosts. A shard that has moved is measured again.
 func TestInflow(t *testing.T) {
 	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, MaxWorkers: 2}, journal: journal{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}}, flow: flow{links: moves.NewLinks(true)}}
 	c.members.Terms.Set(wire.Hello{Params: 1000}, session.Enrolment{})

@@ -11,7 +11,8 @@ import (
 	"star/transport/wire"
 )
 
-// The rejection of a server with a loopback address, or of a worker on another host that would have to use it, names the server and the fix.
+// The rejection of a server with a loopback address, or of a worker on another host that would have to use it, names
+// the server and the fix.
 func TestAddressesThatLeadBack(t *testing.T) {
 	for _, c := range []struct {
 		addr, worker string // the server is on host a

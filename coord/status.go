@@ -110,7 +110,8 @@ func (c *Coordinator) worth() {
 	}
 }
 
-// workerStatus is the status of the worker of a rank. It has numbers only while a worker has the rank and the job trains.
+// workerStatus is the status of the worker of a rank. It has numbers only while a worker has the rank and the job
+// trains.
 func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 	p, l := c.peers.workers[i], c.engine
 	w := WorkerStatus{Worker: i, State: "absent"}

@@ -17,8 +17,8 @@ import (
 // A job that must end while it trains is saved first. The reason is that this process must end (Stop), or that too many
 // members must, so that the job cannot continue. Package ending decides; this file sends the messages.
 
-// notice tells the coordinator that its process is to end. It does not use the event queue, which may be full of members'
-// messages at that moment.
+// notice tells the coordinator that its process is to end. It does not use the event queue, which may be full of
+// members' messages at that moment.
 type notice struct {
 	cause error           // nil: only check which members are to leave
 	yield chan<- struct{} // closed if the job can continue elsewhere; nil: the job is to end
@@ -28,8 +28,9 @@ type notice struct {
 // immediately. Run then returns cause, whether the checkpoint could be written within Config.Grace or not.
 func (c *Coordinator) Stop(cause error) { c.in.notify(notice{cause: cause}) }
 
-// Yield is for a process in a job that others may coordinate. The channel is closed once they can continue it; otherwise the
-// job ends as with Stop. Yield does not give up the lease: its holder hands it over when the channel is closed.
+// Yield is for a process in a job that others may coordinate. The channel is closed once they can continue it;
+// otherwise the job ends as with Stop. Yield does not give up the lease: its holder hands it over when the channel is
+// closed.
 func (c *Coordinator) Yield(cause error) <-chan struct{} {
 	yield := make(chan struct{})
 	c.in.notify(notice{cause, yield})
@@ -73,8 +74,8 @@ func (c *Coordinator) stop(cause error) error {
 	return c.halt()
 }
 
-// halt continues the end of a job that was told to end. It returns the cause once all is done. It is called on every tick
-// and after every event that the end waited for.
+// halt continues the end of a job that was told to end. It returns the cause once all is done. It is called on every
+// tick and after every event that the end waited for.
 func (c *Coordinator) halt() error {
 	for {
 		var f ending.Facts

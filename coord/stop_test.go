@@ -129,7 +129,8 @@ func TestGraceEnds(t *testing.T) {
 	})
 }
 
-// A member that must end is released after a while, if the job can continue without it; otherwise the job is saved and ends.
+// A member that must end is released after a while, if the job can continue without it; otherwise the job is saved and
+// ends.
 func TestMuster(t *testing.T) {
 	leave := func(m *session.Member, rank int) {
 		m.Leave(143, fmt.Sprintf("worker %d: SIGTERM", rank))
@@ -223,7 +224,8 @@ func TestYield(t *testing.T) {
 }
 
 // In a job with several coordinators, a ring in which all members must end continues with their replacements: one
-// member with the parameters stays until another one has them. Without a replacement a checkpoint is made after half of the grace.
+// member with the parameters stays until another one has them. Without a replacement a checkpoint is made after half of
+// the grace.
 func TestMusterOfARing(t *testing.T) {
 	for name, c := range map[string]struct {
 		coordinators int

@@ -48,7 +48,8 @@ func (s *lesson) progress() (made int, spoke bool) {
 	return s.made, s.spoke
 }
 
-// A study runs while the job and the pilot continue, uses its small part of the time, and its result is passed on where the log has it.
+// A study runs while the job and the pilot continue, uses its small part of the time, and its result is passed on where
+// the log has it.
 func TestStudy(t *testing.T) {
 	for _, test := range []struct {
 		name  string

@@ -83,7 +83,8 @@ func (d *testLease) last() Handover {
 	return d.notes[len(d.notes)-1]
 }
 
-// past is a job of two workers and two shards, SSGD, after some updates: the state of the first coordinator and the servers.
+// past is a job of two workers and two shards, SSGD, after some updates: the state of the first coordinator and the
+// servers.
 type past struct {
 	handover Handover
 	frames   [][]byte // by Fire
@@ -102,8 +103,8 @@ func (p *past) answered(rank int) (as []wire.Apply) {
 	return as
 }
 
-// toldOnce checks that servers got one Apply for every firing that asks for the norm; perhaps none for the last one, because
-// these workers end before they need its parameters.
+// toldOnce checks that servers got one Apply for every firing that asks for the norm; perhaps none for the last one,
+// because these workers end before they need its parameters.
 func (p *past) toldOnce(t *testing.T, servers [2]*fakeServer) {
 	t.Helper()
 	for rank, s := range servers {
@@ -199,7 +200,8 @@ func (w *world) resumes(p past, rank int, keeps, seq int64, change ...func(*wire
 	return s
 }
 
-// A coordinator that takes over gives every server the Fires that it lacks, has no sample computed twice, and leaves none out.
+// A coordinator that takes over gives every server the Fires that it lacks, has no sample computed twice, and leaves
+// none out.
 func TestTakeOver(t *testing.T) {
 	const rounds, limit = 3, 40
 	p := live(rounds, limit)
@@ -257,8 +259,8 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// Updates that wait for the norm of their gradient (--clip) get it from the coordinator that takes over: an Apply that some
-// servers got is passed on to the others, and others are decided again. No shard gets one twice.
+// Updates that wait for the norm of their gradient (--clip) get it from the coordinator that takes over: an Apply that
+// some servers got is passed on to the others, and others are decided again. No shard gets one twice.
 func TestTakeOverDecidesNorms(t *testing.T) {
 	const limit = 40
 	for name, c := range map[string]struct {
@@ -322,7 +324,8 @@ func exactly(t *testing.T, limit int64, lists ...[]Span) {
 	}
 }
 
-// From the handover a coordinator can end the job, begin it if no update was made yet, and continue without a worker that does not come.
+// From the handover a coordinator can end the job, begin it if no update was made yet, and continue without a worker
+// that does not come.
 func TestTakeOverAtTheEdges(t *testing.T) {
 	t.Run("at the end", func(t *testing.T) {
 		p := live(5, 40)
@@ -388,8 +391,8 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 }
 
-// A worker that has waited too long for its Welcome reconnects, perhaps before the coordinator has noticed the end of its
-// first try: it must try again, not that its settings are wrong.
+// A worker that has waited too long for its Welcome reconnects, perhaps before the coordinator has noticed the end of
+// its first try: it must try again, not that its settings are wrong.
 func TestWorkerTriesAgainDuringATakeOver(t *testing.T) {
 	p := live(3, 40)
 	play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
@@ -405,8 +408,8 @@ func TestWorkerTriesAgainDuringATakeOver(t *testing.T) {
 	})
 }
 
-// A job is taken over twice without an update in between, and a worker joined meanwhile. Pushes from that time are dropped,
-// and no step is used a second time: copies of shards would confuse the gradients.
+// A job is taken over twice without an update in between, and a worker joined meanwhile. Pushes from that time are
+// dropped, and no step is used a second time: copies of shards would confuse the gradients.
 func TestTakenOverTwice(t *testing.T) {
 	const rounds, limit = 3, 40
 	p := live(rounds, limit)

@@ -14,7 +14,8 @@ import (
 	"star/transport/wire"
 )
 
-// A worker that left before the start excludes no other, whatever it was going to train: servers reconnect, and no trace of it is left.
+// A worker that left before the start excludes no other, whatever it was going to train: servers reconnect, and no
+// trace of it is left.
 func TestStrayThatHasLeft(t *testing.T) {
 	for _, servers := range []int{1, 2} {
 		play(t, Config{MaxWorkers: 2, Servers: servers, Steps: 2, Trains: trains}, func(w *world) {

@@ -15,19 +15,19 @@ import (
 
 // Validation compares updates with a validation gradient (Zeno++).
 //
-// One more member, the validator, computes that gradient from the parameters of one version and pushes it to the shards,
-// like a worker with the rank after the last. When all shards hold it, a Fire without an update makes all of them use it
-// from the same place in the history on. For every update, shards report the product of its direction with the
-// validation gradient; the coordinator judges once and sends the judgement to all of them with Apply. The version
+// One more member, the validator, computes that gradient from the parameters of one version and pushes it to the
+// shards, like a worker with the rank after the last. When all shards hold it, a Fire without an update makes all of
+// them use it from the same place in the history on. For every update, shards report the product of its direction with
+// the validation gradient; the coordinator judges once and sends the judgement to all of them with Apply. The version
 // increases in either case.
 //
 //	release ──► validator computes, pushes ──► stored by every shard ──► Fire: in use ──► (Every gradients) ──► release
 //
 // Workers begin when the first validation gradient is in use.
 //
-// The loss of the validator stops nothing: from then on gradients are applied with factor 1. A new validator is asked for
-// a gradient at once, and gradients are judged again when that is in use. Validation needs parameter servers, and makes
-// every Fire ask for the norm first (Config.Norm), because the judgement comes before the update.
+// The loss of the validator stops nothing: from then on gradients are applied with factor 1. A new validator is asked
+// for a gradient at once, and gradients are judged again when that is in use. Validation needs parameter servers, and
+// makes every Fire ask for the norm first (Config.Norm), because the judgement comes before the update.
 type Validation struct {
 	// Every is how many gradients are received between two of the validator's, which it computes while updates
 	// continue. Zero means 1.
@@ -63,8 +63,8 @@ func (c *Coordinator) enrolValidator(p *peer) {
 	c.welcomeValidator()
 }
 
-// welcomeValidator lets the validator connect to the shards, once these are assigned. A validator with another model than
-// the workers' is rejected: a product of their gradients would mean nothing.
+// welcomeValidator lets the validator connect to the shards, once these are assigned. A validator with another model
+// than the workers' is rejected: a product of their gradients would mean nothing.
 func (c *Coordinator) welcomeValidator() {
 	p := c.judging.validator
 	if p == nil || p.gone || p.welcomed || !c.placing.assigned {

@@ -86,7 +86,8 @@ func (s *fakeServer) factors() (fs []float64) {
 	return fs
 }
 
-// Every update is judged once, from the reports of all shards; the first judged one follows the first validation gradient.
+// Every update is judged once, from the reports of all shards; the first judged one follows the first validation
+// gradient.
 func TestValidation(t *testing.T) {
 	var seen []Evidence
 	validated(t, &seen, func(w *world, s *fakeServer) {
@@ -132,7 +133,8 @@ func TestValidation(t *testing.T) {
 	})
 }
 
-// Without a validator the job continues without judgement; a new one is asked at once, and judges from its first gradient on.
+// Without a validator the job continues without judgement; a new one is asked at once, and judges from its first
+// gradient on.
 func TestValidatorIsLost(t *testing.T) {
 	var seen []Evidence
 	validated(t, &seen, func(w *world, s *fakeServer) {

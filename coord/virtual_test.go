@@ -86,7 +86,8 @@ func (still) Begin(int, int)                           {}
 func (still) Release(star.Worker, int)                 {}
 func (still) Update(int64, []sim.Gradient) sim.Outcome { return sim.Outcome{} }
 
-// The coordinator, with its goroutines, connections and fake time, and the simulator fire the same workers at the same nanosecond.
+// The coordinator, with its goroutines, connections and fake time, and the simulator fire the same workers at the same
+// nanosecond.
 func TestSimulatorFiresTheSame(t *testing.T) {
 	const n, steps, batch = 4, 60, 4
 	parse := func(text string) modes.Plan {

@@ -16,9 +16,9 @@ import (
 	"star/transport/wire"
 )
 
-// pool plays the workers of a ring on fake time, in one goroutine: they compute as long as times says, in parts if the plan
-// has them (with a queue: until it is empty), exchange when all members are ready, which takes as long as a model says, and
-// add what riders have sent by then.
+// pool plays the workers of a ring on fake time, in one goroutine: they compute as long as times says, in parts if the
+// plan has them (with a queue: until it is empty), exchange when all members are ready, which takes as long as a model
+// says, and add what riders have sent by then.
 type pool struct {
 	w     *world
 	times sim.Times
@@ -257,8 +257,8 @@ func (p *pool) exchange(r wire.Ring, version int64) {
 	})
 }
 
-// The coordinator of a ring, with its goroutines, connections and fake time, and the simulator make the same versions of the
-// same workers' gradients at the same nanosecond: with riders, closed rounds, queues and changes of plan.
+// The coordinator of a ring, with its goroutines, connections and fake time, and the simulator make the same versions
+// of the same workers' gradients at the same nanosecond: with riders, closed rounds, queues and changes of plan.
 func TestSimulatorMakesTheSameRounds(t *testing.T) {
 	const n, steps, batch = 4, 60, 4
 	parse := func(text string) modes.Plan {

@@ -14,11 +14,11 @@ import (
 	"star/transport/wire"
 )
 
-// What depends on time: silent members, gradients that do not arrive although their workers have sent them, moves, copies
-// and leftovers that take too long; and the texts about what the job waits for.
+// What depends on time: silent members, gradients that do not arrive although their workers have sent them, moves,
+// copies and leftovers that take too long; and the texts about what the job waits for.
 
-// tick does everything that depends on time alone: silent members, moves and copies that take too long, too few workers,
-// an end with a grace. It is called once a second, or more often if DeadAfter is short. An error ends the job.
+// tick does everything that depends on time alone: silent members, moves and copies that take too long, too few
+// workers, an end with a grace. It is called once a second, or more often if DeadAfter is short. An error ends the job.
 func (c *Coordinator) tick(now time.Time) error {
 	if err := c.journal.log.Flush(); err != nil {
 		return fmt.Errorf("coord: write the run log: %w", err)
@@ -94,8 +94,8 @@ func (c *Coordinator) tick(now time.Time) error {
 	return nil
 }
 
-// pingServers pings servers, so that they answer and know that the coordinator is alive: while no worker pushes there are
-// no other messages.
+// pingServers pings servers, so that they answer and know that the coordinator is alive: while no worker pushes there
+// are no other messages.
 func (c *Coordinator) pingServers(now time.Time) {
 	if !c.placing.assigned || now.Sub(c.run.pinged) < c.cfg.DeadAfter/session.Beats {
 		return

@@ -1,4 +1,5 @@
-// Package deploy is what hands jobs to the engines of clusters: the batch script of Slurm and the manifests of Kubernetes, which people use as they are, and star submit fills in.
+// Package deploy is what hands jobs to the engines of clusters: the batch script of Slurm and the manifests of
+// Kubernetes, which people use as they are, and star submit fills in.
 package deploy
 
 import "embed"

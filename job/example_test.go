@@ -8,8 +8,8 @@ import (
 	"star/job"
 )
 
-// A program fills in what its job does not have by default. Errors name the setting, as star-ps and star-worker call it,
-// and have the exit code of these programs.
+// A program fills in what its job does not have by default. Errors name the setting, as star-ps and star-worker call
+// it, and have the exit code of these programs.
 func Example() {
 	j := job.Job{Workers: 4, Network: job.Network{Coordinator: "first-host:7070"}}
 	j.Defaults()

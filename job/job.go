@@ -64,9 +64,11 @@ type Job struct {
 
 // Network is how the members of a job reach each other.
 type Network struct {
-	Listen       string   // host:port of this process; empty, of a worker: any port of the interface that leads to the coordinator
-	Advertise    string   // host:port under which others reach it; empty: made from Listen
-	Coordinator  string   // host:port of the first server; empty: the first of Coordinators, what the gossip says, or 127.0.0.1:7070
+	// host:port of this process; empty, of a worker: any port of the interface that leads to the coordinator
+	Listen    string
+	Advertise string // host:port under which others reach it; empty: made from Listen
+	// host:port of the first server; empty: the first of Coordinators, what the gossip says, or 127.0.0.1:7070
+	Coordinator  string
 	Coordinators []string // of all servers that may coordinate, by rank; nil: only the first one may
 	Token        string   // shared secret of the job
 	Insecure     bool     // listen beyond loopback without TLS or token
@@ -98,12 +100,13 @@ type Rule struct {
 	WeightDecay float64
 	Clip        float64 // bound of the gradient's global norm; 0: none
 	Schedule    string  // of the rate over samples; empty: constant
-	Whole       []byte  // the optimiser as JSON of star/train/optim.Config, with what the five above cannot say; nil: they say it all
-	UpdateScale string  // the c of the update rule: n, firing, damped or workers; empty: n
-	Baseline    string  // NAME:key=value,… of modes/baseline; empty: none
-	Compress    string  // codec of gradients (star/internal/compress); empty: none
-	OnNaN       string  // stop or skip; empty: stop
-	Poison      string  // skip, fatal or Off; empty: skip
+	// the optimiser as JSON of star/train/optim.Config, with what the five above cannot say; nil: they say it all
+	Whole       []byte
+	UpdateScale string // the c of the update rule: n, firing, damped or workers; empty: n
+	Baseline    string // NAME:key=value,… of modes/baseline; empty: none
+	Compress    string // codec of gradients (star/internal/compress); empty: none
+	OnNaN       string // stop or skip; empty: stop
+	Poison      string // skip, fatal or Off; empty: skip
 }
 
 // Files is where a job keeps what it writes.

@@ -82,8 +82,8 @@ func TestChangeVariance(t *testing.T) {
 }
 
 // asgd trains the quadratic with n workers that take turns, each with batches of b, and tells the estimator of
-// pairs. It starts again from the same place now and then, so that the gradient stays about as large. It returns the mean
-// of the exact |G|² where gradients were taken.
+// pairs. It starts again from the same place now and then, so that the gradient stays about as large. It returns the
+// mean of the exact |G|² where gradients were taken.
 func (q *quadratic) asgd(e *Estimator, n, b, updates int, rate float64) (grad2 float64) {
 	type turn struct {
 		at      []float64 // parameters
@@ -168,7 +168,8 @@ func TestPairsOfASGD(t *testing.T) {
 }
 
 // Estimates that no two vectors of these norms allow are held to what they do.
-// After gradients of equal versions, pairs only make φ smaller: they bound it from above, and how far above nobody knows.
+// After gradients of equal versions, pairs only make φ smaller: they bound it from above, and how far above nobody
+// knows.
 func TestPairsAfterCleanUpdates(t *testing.T) {
 	const n, b = 4, 16
 	for rate, bound := range map[float64]bool{0.01: false, 0.6: true} {

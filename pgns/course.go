@@ -2,18 +2,20 @@ package pgns
 
 import "math"
 
-// Course measures θ (see price.Forecast) while all workers wait for each other, before any gradient is stale: the part of
-// its effect that an update would lose if it came a round late. The gradients of one update are of the same parameters,
-// and so are the next ones of its workers, d rounds of samples later. With ḡ and ḡ′ their means, |G|² by (21) of the first,
+// Course measures θ (see price.Forecast) while all workers wait for each other, before any gradient is stale: the part
+// of its effect that an update would lose if it came a round late. The gradients of one update are of the same
+// parameters, and so are the next ones of its workers, d rounds of samples later. With ḡ and ḡ′ their means, |G|² by
+// (21) of the first,
 //
 //	θ̂ = Σ (|G|² − ḡ·ḡ′)/d / Σ |G|²                                          (27)
 //
-// over updates, the last ten or so of them counting. On a quadratic with v the part of itself by which the gradient changes in a round, E ḡ·ḡ′ =
-// |G|²·(1 − v) − v·trΣ/B, since the parameters have answered to the noise of ḡ; so θ̂ = v·(1 + φ/B), which is θ. The sum over workers of their own products replaces ḡ·ḡ′:
-// Σ b·g·g′/B has the same mean, and needs only norms and differences that are known ([Change]).
+// over updates, the last ten or so of them counting. On a quadratic with v the part of itself by which the gradient
+// changes in a round, E ḡ·ḡ′ = |G|²·(1 − v) − v·trΣ/B, since the parameters have answered to the noise of ḡ; so θ̂ =
+// v·(1 + φ/B), which is θ. The sum over workers of their own products replaces ḡ·ḡ′: Σ b·g·g′/B has the same mean, and
+// needs only norms and differences that are known ([Change]).
 //
-// Of a model with many curvatures that is those of the steepest directions, in which least is left to gain. So it is a bound: staleness
-// costs no more.
+// Of a model with many curvatures that is those of the steepest directions, in which least is left to gain. So it is a
+// bound: staleness costs no more.
 type Course struct {
 	last    []leg
 	clean   [64]place // of versions, by version modulo 64
@@ -47,8 +49,8 @@ type place struct {
 // NewCourse makes a Course for a number of workers.
 func NewCourse(workers int) *Course { return &Course{last: make([]leg, workers)} }
 
-// Gradient tells of one that has arrived: its worker's step, the version that it is of, its samples, |g|², and |g − g′|², g′ being its worker's
-// gradient before; less than 0: not known.
+// Gradient tells of one that has arrived: its worker's step, the version that it is of, its samples, |g|², and |g −
+// g′|², g′ being its worker's gradient before; less than 0: not known.
 func (c *Course) Gradient(worker int, step, basis int64, samples int, norm2, change float64) {
 	if worker < 0 || worker >= len(c.last) {
 		return
@@ -66,7 +68,8 @@ func (c *Course) Gradient(worker int, step, basis int64, samples int, norm2, cha
 	c.last[worker] = now
 }
 
-// Fired tells of the update that made a version, out of the last gradients of some workers. round is the samples of a round of all.
+// Fired tells of the update that made a version, out of the last gradients of some workers. round is the samples of a
+// round of all.
 func (c *Course) Fired(version int64, workers []int, round int) {
 	c.pending = 0
 	var product, samples float64
@@ -130,7 +133,8 @@ func (c *Course) add(x, y float64) {
 	c.xx, c.xy, c.yy = c.xx*keep*keep+x*x, c.xy*keep*keep+x*y, c.yy*keep*keep+y*y
 }
 
-// Bound is θ̂, at least 0, and what it is at most, by two of its standard errors: staleness costs no more than that. ok: enough was seen.
+// Bound is θ̂, at least 0, and what it is at most, by two of its standard errors: staleness costs no more than that.
+// ok: enough was seen.
 func (c *Course) Bound() (theta, most float64, ok bool) {
 	if c.y <= 0 || c.n < fewest {
 		return 0, 0, false

@@ -77,7 +77,8 @@ func same(h float64, n int) (hs []float64) {
 	return hs
 }
 
-// Without noise the bound is θ to the last digits, and nothing is known before four updates could be compared with the next ones.
+// Without noise the bound is θ to the last digits, and nothing is known before four updates could be compared with the
+// next ones.
 func TestCourseOfExactGradients(t *testing.T) {
 	for _, rate := range []float64{0, 0.01, 0.1, 0.3} {
 		b, c := newBowl(rate, 0, 1, same(1, 20)...), NewCourse(4)

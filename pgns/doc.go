@@ -34,6 +34,7 @@
 // goroutine at a time. docs/theory.md has the derivations.
 //
 // References:
-//   - S. McCandlish, J. Kaplan, D. Amodei, OpenAI Dota Team: An Empirical Model of Large-Batch Training. arXiv 1812.06162, 2018.
+//   - S. McCandlish, J. Kaplan, D. Amodei, OpenAI Dota Team: An Empirical Model of Large-Batch Training. arXiv
+//     1812.06162, 2018.
 //   - A. Qiao et al.: Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning. OSDI 2021.
 package pgns

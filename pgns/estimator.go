@@ -54,8 +54,8 @@ type average struct {
 // shares averages what parts of their own mean squared norm the moments of updates are, so that each update counts as
 // much as any other, however long its gradients are: between updates of |G|² from 0.1 to 40 two of 1,170 and 1,720 had
 // outweighed 100 others, and φ was 25 in place of 384. It forgets sooner than average, because φ grows as the training
-// goes on: after a sixth of the updates, but after a third of average's memory at most, and 8 updates at least. Updates of less than four gradients say
-// less, and there are more of them.
+// goes on: after a sixth of the updates, but after a third of average's memory at most, and 8 updates at least. Updates
+// of less than four gradients say less, and there are more of them.
 type shares struct {
 	grad2, variance ratio
 	count           int64
@@ -175,8 +175,8 @@ const (
 	alike  = 1.5
 )
 
-// comparable says whether gradients are about as large as those of equal versions were: if not, both moments have changed
-// since, and what gradients of different versions scatter more or less is that change and no drift.
+// comparable says whether gradients are about as large as those of equal versions were: if not, both moments have
+// changed since, and what gradients of different versions scatter more or less is that change and no drift.
 func (e *Estimator) comparable() bool {
 	was, now := e.size.mean(), e.lately.mean()
 	return now < alike*was && was < alike*now
@@ -194,10 +194,10 @@ func (u Update) each() float64 {
 
 // Noise is the state of an Estimator.
 type Noise struct {
-	// Scale is φ in samples, between 1e-8 and MaxScale: not Var/Grad2, but the same of moments that are divided by the mean
-	// squared norm of their update's gradients, averaged over a shorter time. Of updates of two gradients it is up to 6 %
-	// too little, because a norm is divided by itself in part. Zero: nothing is known yet. Of Pairs alone φ can be much too large, and never too small; then
-	// what the last gradients of equal versions said is not exceeded.
+	// Scale is φ in samples, between 1e-8 and MaxScale: not Var/Grad2, but the same of moments that are divided by the
+	// mean squared norm of their update's gradients, averaged over a shorter time. Of updates of two gradients it is up to
+	// 6 % too little, because a norm is divided by itself in part. Zero: nothing is known yet. Of Pairs alone φ can be
+	// much too large, and never too small; then what the last gradients of equal versions said is not exceeded.
 	Scale float64
 
 	Grad2 float64 // |G|², average; at least 0

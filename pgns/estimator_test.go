@@ -7,8 +7,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// around is an update of n gradients of b samples each: an exact gradient of the given squared norm, and what each is off by, at right angles to it and to each other, of trace/b. They are of as many
-// versions as there are gradients if apart is 1, which lie a round apart, and of one if it is 0.
+// around is an update of n gradients of b samples each: an exact gradient of the given squared norm, and what each is
+// off by, at right angles to it and to each other, of trace/b. They are of as many versions as there are gradients if
+// apart is 1, which lie a round apart, and of one if it is 0.
 func around(n, b int, grad2, trace float64, apart int64) Update {
 	u := Update{Sum2: grad2 + trace/float64(n*b), Round: 2 * b}
 	for k := range int64(n) {
@@ -26,7 +27,8 @@ func observe(t *testing.T, e *Estimator, us ...Update) {
 	}
 }
 
-// An update of n gradients counts n−1 times, of equal versions and of different ones, and what was before it by a memory of so much less.
+// An update of n gradients counts n−1 times, of equal versions and of different ones, and what was before it by a
+// memory of so much less.
 func TestWeights(t *testing.T) {
 	for apart := range int64(2) {
 		e, err := New(Config{Smoothing: 0.5})
@@ -96,7 +98,8 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// Nothing is learned of drift from pairs, whose second gradient has answered to the first one's noise, nor where weights are not those of the samples.
+// Nothing is learned of drift from pairs, whose second gradient has answered to the first one's noise, nor where
+// weights are not those of the samples.
 func TestNoDriftFrom(t *testing.T) {
 	pair := Pair(Gradient{Norm2: 12, Samples: 8, Basis: 0, Behind: 1}, Gradient{Norm2: 12, Samples: 8, Basis: 4}, 30)
 	pair.Round = 16
@@ -126,7 +129,8 @@ func TestNoDriftFrom(t *testing.T) {
 	}
 }
 
-// An update is learned from where those before it were of the size of clean ones, whatever its own: else chance would select. It counts for those after it.
+// An update is learned from where those before it were of the size of clean ones, whatever its own: else chance would
+// select. It counts for those after it.
 func TestOwnSizeDoesNotSelect(t *testing.T) {
 	e, _ := New(Config{})
 	for range 20 {
@@ -147,7 +151,8 @@ func TestOwnSizeDoesNotSelect(t *testing.T) {
 	}
 }
 
-// Drift is a part of the gradient, and its strength is told in units of the noise: neither depends on how large gradients are.
+// Drift is a part of the gradient, and its strength is told in units of the noise: neither depends on how large
+// gradients are.
 func TestDriftHasNoUnit(t *testing.T) {
 	told := func(by float64) (d, s float64) {
 		e, _ := New(Config{})
@@ -163,7 +168,8 @@ func TestDriftHasNoUnit(t *testing.T) {
 	}
 }
 
-// What gradients scatter too much is put down to the exact gradient, which changes with the distance, and to the walk of the parameters by noise, which does with its root.
+// What gradients scatter too much is put down to the exact gradient, which changes with the distance, and to the walk
+// of the parameters by noise, which does with its root.
 func TestDriftIsOfGradientAndNoise(t *testing.T) {
 	for _, grad2 := range []float64{1e-6, 1, 100} { // noise alone, both, hardly any noise
 		e, _ := New(Config{})
@@ -180,7 +186,8 @@ func TestDriftIsOfGradientAndNoise(t *testing.T) {
 	}
 }
 
-// Only pairs are held to what clean updates said: they cannot say that noise has grown, updates of several gradients can.
+// Only pairs are held to what clean updates said: they cannot say that noise has grown, updates of several gradients
+// can.
 func TestOnlyPairsAreHeld(t *testing.T) {
 	e, _ := New(Config{Smoothing: 0.5})
 	for range 5 {
@@ -226,7 +233,8 @@ func TestScatterOfPlaces(t *testing.T) {
 	})
 }
 
-// The size of the last ten updates or so is compared with that of clean ones, not that of the last one alone: one that is larger by chance stops nothing.
+// The size of the last ten updates or so is compared with that of clean ones, not that of the last one alone: one that
+// is larger by chance stops nothing.
 func TestOneLargeUpdateStopsNothing(t *testing.T) {
 	e, _ := New(Config{})
 	for range 20 {

@@ -6,8 +6,8 @@ import (
 	"star/pgns"
 )
 
-// Four workers have computed gradients of 32 samples each, at the same parameters. The norms of the gradients and of their
-// mean say how noisy they are, and so how much of a larger batch is wasted.
+// Four workers have computed gradients of 32 samples each, at the same parameters. The norms of the gradients and of
+// their mean say how noisy they are, and so how much of a larger batch is wasted.
 func ExampleEstimator() {
 	e, err := pgns.New(pgns.Config{})
 	if err != nil {

@@ -69,7 +69,8 @@ func TestPublishedInterpolation(t *testing.T) {
 	}
 }
 
-// This many updates of the given samples make the progress of one with an exact gradient: 1 + φ/B (McCandlish et al., appendix D; Pollux, section 3.1).
+// This many updates of the given samples make the progress of one with an exact gradient: 1 + φ/B (McCandlish et al.,
+// appendix D; Pollux, section 3.1).
 func TestPublishedUpdates(t *testing.T) {
 	for _, c := range []struct {
 		current       float64

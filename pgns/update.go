@@ -79,8 +79,9 @@ var (
 	ErrLength = errors.New("pgns: no gradients of these norms have a weighted sum of that one")
 )
 
-// lengthSlack is the part of Σ c|g| that rounding may add to a length, or take off: of squared norms good to 10⁻⁵ (transport.ReadSquares), and of
-// sums of float32 vectors, with elements that are off by 2⁻²⁴ for each addend; ten times what that is for a hundred of them.
+// lengthSlack is the part of Σ c|g| that rounding may add to a length, or take off: of squared norms good to 10⁻⁵
+// (transport.ReadSquares), and of sums of float32 vectors, with elements that are off by 2⁻²⁴ for each addend; ten
+// times what that is for a hundred of them.
 const lengthSlack = 1e-4
 
 // Moments estimates both moments, without bias where all gradients are of the
@@ -120,7 +121,8 @@ func (u Update) Moments() (Moments, error) {
 	if weights == 0 {
 		return Moments{}, errors.New("pgns: all weights are 0")
 	}
-	// 2·max c|g| − Σ c|g| ≤ |Σ c·g| ≤ Σ c|g|: the triangle inequality. Norms are what workers say, and the sum is what others have measured.
+	// 2·max c|g| − Σ c|g| ≤ |Σ c·g| ≤ Σ c|g|: the triangle inequality. Norms are what workers say, and the sum is what
+	// others have measured.
 	if got := math.Sqrt(u.Sum2); got > length*(1+lengthSlack) || got < 2*longest-length*(1+lengthSlack) {
 		return Moments{}, ErrLength
 	}

@@ -303,8 +303,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// Gradients that have become larger or smaller as a whole since versions were last equal scatter more or less for that, which is no
-// drift.
+// Gradients that have become larger or smaller as a whole since versions were last equal scatter more or less for that,
+// which is no drift.
 func TestGrowthIsNoDrift(t *testing.T) {
 	for _, c := range []struct {
 		by      float64 // the gradients, in norm

@@ -120,8 +120,8 @@ func outlives(t *testing.T, f func(t *testing.T, net *transport.Pipe, j *fakeJob
 	})
 }
 
-// Shards outlive their coordinator. They tell the next one what they were given, turn away from one with a lower term, and go on where the
-// one before ended.
+// Shards outlive their coordinator. They tell the next one what they were given, turn away from one with a lower term,
+// and go on where the one before ended.
 func TestAnotherCoordinator(t *testing.T) {
 	outlives(t, func(t *testing.T, net *transport.Pipe, j *fakeJob, s *successors) {
 		params, grad := make([]float32, 10), make([]float32, 10)
@@ -214,7 +214,8 @@ func TestAnotherCoordinator(t *testing.T) {
 	})
 }
 
-// A norm that was said to the coordinator before, and not answered, is said to the next one, too; who has the answer says so instead.
+// A norm that was said to the coordinator before, and not answered, is said to the next one, too; who has the answer
+// says so instead.
 func TestAnotherCoordinatorDecidesNorms(t *testing.T) {
 	outlives(t, func(t *testing.T, net *transport.Pipe, j *fakeJob, s *successors) {
 		link, err := j.dial(net, 0, make([]float32, 10))
@@ -350,8 +351,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// Copies say to the next coordinator what they hold: firings that only followers were told of, too. What they are told again they do not do again, and a
-// checkpoint that the one before asked for is written for the next one.
+// Copies say to the next coordinator what they hold: firings that only followers were told of, too. What they are told
+// again they do not do again, and a checkpoint that the one before asked for is written for the next one.
 func TestAnotherCoordinatorOfCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := new(transport.Pipe)
@@ -451,8 +452,9 @@ func TestOverBeforeItWasTold(t *testing.T) {
 	})
 }
 
-// A worker that came back after the last Fire has pushed a gradient that the next coordinator does not know of. It pushes it once more, over another connection, while
-// the memory is full of the gradients of everybody and that one, and all that could make room is the update that waits for it.
+// A worker that came back after the last Fire has pushed a gradient that the next coordinator does not know of. It
+// pushes it once more, over another connection, while the memory is full of the gradients of everybody and that one,
+// and all that could make room is the update that waits for it.
 func TestGradientThatNobodyKnowsOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, workers = 50, 3
@@ -508,8 +510,8 @@ func TestGradientThatNobodyKnowsOf(t *testing.T) {
 	})
 }
 
-// A shard that was sent to another server, whole, and is still here because a worker does not know of the other one: when its move is given up, or
-// the coordinator is lost, it goes on.
+// A shard that was sent to another server, whole, and is still here because a worker does not know of the other one:
+// when its move is given up, or the coordinator is lost, it goes on.
 func TestGivenUpWhenAllIsSent(t *testing.T) {
 	for name, stages := range map[string][]wire.HandStage{"moves": {wire.Give}, "copied": {wire.Lend}, "copied and counted": {wire.Lend, wire.Shared}} {
 		t.Run(name, func(t *testing.T) {

@@ -47,8 +47,8 @@ func cloned(gs []rule.Gradient) []rule.Gradient {
 	return gs
 }
 
-// The rule is algorithm 6 of the paper in double precision, with weights, clipping and decay: u = g + λw + μv, w ← w − η·Σ c·u; and Nesterov's in whole rounds, which
-// begin with the mean of the velocities, where weights tell of them.
+// The rule is algorithm 6 of the paper in double precision, with weights, clipping and decay: u = g + λw + μv, w ← w −
+// η·Σ c·u; and Nesterov's in whole rounds, which begin with the mean of the velocities, where weights tell of them.
 func TestWorkerMomentumIsDANASlim(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		workers, n := rapid.IntRange(1, 5).Draw(t, "workers"), rapid.IntRange(1, 4).Draw(t, "n")
@@ -124,7 +124,8 @@ func TestWorkerMomentumIsDANASlim(t *testing.T) {
 	})
 }
 
-// In SSGD it is Nesterov's momentum, bit for bit, and no worker has a velocity of its own: also where the norm is asked for before, and after a plan in which workers had some.
+// In SSGD it is Nesterov's momentum, bit for bit, and no worker has a velocity of its own: also where the norm is asked
+// for before, and after a plan in which workers had some.
 func TestWorkerMomentumInSSGD(t *testing.T) {
 	const n, workers = 7, 4
 	for _, clip := range []float64{0, 0.5} {
@@ -168,7 +169,8 @@ func TestWorkerMomentumInSSGD(t *testing.T) {
 	}
 }
 
-// However velocities were split and made one, what is remembered moves the parameters as far, in the end, as if each worker had always had its own.
+// However velocities were split and made one, what is remembered moves the parameters as far, in the end, as if each
+// worker had always had its own.
 func TestWorkerMomentumReach(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n, workers, mu = 2, 3, 0.5
@@ -205,7 +207,8 @@ func TestWorkerMomentumReach(t *testing.T) {
 	})
 }
 
-// One pass or two, one goroutine or several, one shard or two, and across a checkpoint or a move: the bits are the same.
+// One pass or two, one goroutine or several, one shard or two, and across a checkpoint or a move: the bits are the
+// same.
 func TestWorkerMomentumPaths(t *testing.T) {
 	const enough = 128 << 10 // elements for a goroutine of their own
 	const n, workers, steps = 3*enough + 17, 3, 4
@@ -354,7 +357,8 @@ func (counted) Writable(params []float32) []float32 { return params }
 func (counted) Written()                            {}
 func (c counted) Free([]float32)                    { *c.freed++ }
 
-// Two gradients of a worker in one update: the second is sent off with the velocity that the first has left, so nothing is put off.
+// Two gradients of a worker in one update: the second is sent off with the velocity that the first has left, so nothing
+// is put off.
 func TestWorkerMomentumIsNotAheadOfItself(t *testing.T) {
 	d := dana(t, 1, 2, 1, 0.9, 0, 0)
 	w := []float32{1}
@@ -395,8 +399,9 @@ func TestWorkerMomentumState(t *testing.T) {
 	}
 }
 
-// TestWorkerMomentumBears is what makes the rule worth its memory: how steep a direction may be, in ν = η·λ/(1 − μ), so that workers that take turns (a round-robin ASGD) go down it. Heavy ball
-// bears 2(1+μ)/(1−μ) = 38 in SSGD and 1/d ≈ 1.3 in turns; Nesterov's limit in SSGD is 2(1+μ)/((1+2μ)(1−μ)) = 13.6.
+// TestWorkerMomentumBears is what makes the rule worth its memory: how steep a direction may be, in ν = η·λ/(1 − μ), so
+// that workers that take turns (a round-robin ASGD) go down it. Heavy ball bears 2(1+μ)/(1−μ) = 38 in SSGD and 1/d ≈
+// 1.3 in turns; Nesterov's limit in SSGD is 2(1+μ)/((1+2μ)(1−μ)) = 13.6.
 func TestWorkerMomentumBears(t *testing.T) {
 	const mu = 0.9
 	bears := func(nu float64, workers int, made func() rule.Rule) bool {

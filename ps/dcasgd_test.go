@@ -122,7 +122,8 @@ func TestDelayCompensationAgainstTheAlgorithm(t *testing.T) {
 	})
 }
 
-// A rule that is moved goes on as if it had not been: one life with the state taken out and put into a new rule, one without.
+// A rule that is moved goes on as if it had not been: one life with the state taken out and put into a new rule, one
+// without.
 func TestStateMoves(t *testing.T) {
 	makers := map[string]func() rule.Stateful{
 		"dc-asgd":    func() rule.Stateful { return rule.NewDelayCompensated(descent(0.1), 3, 1, 0.5, 0.9, true) },

@@ -10,8 +10,8 @@ import (
 	"star/transport/wire"
 )
 
-// FuzzUnpack reads pushes of one connection: whatever codec a worker names and whatever bytes it sends, they are refused, with the gradient as it was, or
-// they are a gradient. Memory is bounded by the shard, not by what is claimed.
+// FuzzUnpack reads pushes of one connection: whatever codec a worker names and whatever bytes it sends, they are
+// refused, with the gradient as it was, or they are a gradient. Memory is bounded by the shard, not by what is claimed.
 func FuzzUnpack(f *testing.F) {
 	tensors := []compress.Tensor{{Shape: []int{16, 24}, Offset: 0}, {Shape: []int{24}, Offset: 384}}
 	const whole = 408

@@ -67,8 +67,8 @@ func TestPartners(t *testing.T) {
 	}
 }
 
-// Whoever arrives when: each worker is sent its own model, which is what a plain loop over models makes of the same gradients; the parameters are their
-// mean; two shards of the same job choose the same pairs.
+// Whoever arrives when: each worker is sent its own model, which is what a plain loop over models makes of the same
+// gradients; the parameters are their mean; two shards of the same job choose the same pairs.
 func TestGossipModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "workers")

@@ -14,7 +14,8 @@ import (
 	"star/transport/wire"
 )
 
-// Whatever one worker says to a shard, the shard and the others go on: every message, with every field absurd, beside an honest worker.
+// Whatever one worker says to a shard, the shard and the others go on: every message, with every field absurd, beside
+// an honest worker.
 func TestHostileWorkers(t *testing.T) {
 	for _, empty := range transporttest.Messages {
 		if testing.Short() && empty.Kind() != wire.KindPush {

@@ -59,7 +59,8 @@ func TestLiveCompensationIsOneRoundOld(t *testing.T) {
 	near(t, "w", lgcRound(c, 4, []float32{1, 1}, nil), float64(before)-0.1, 1e-6)
 }
 
-// With Sizes the factor is n_S/(n_F + n_S): F{1,3} of 2 samples each, S{5} of 2 and {9} of 1: gS = 19/3, 3/7·(19/3 − 2) = 13/7.
+// With Sizes the factor is n_S/(n_F + n_S): F{1,3} of 2 samples each, S{5} of 2 and {9} of 1: gS = 19/3, 3/7·(19/3 − 2)
+// = 13/7.
 func TestLiveCompensationBySamples(t *testing.T) {
 	c := newScalar(t, &rule.LiveCompensated{Then: descent(0.1), Sizes: true}, 0)
 	c.fire(0.5, []wire.Gradient{c.push(0, 0, 2, 1), c.push(1, 0, 2, 3)})
@@ -67,7 +68,8 @@ func TestLiveCompensationBySamples(t *testing.T) {
 	near(t, "w", c.fire(0.5, []wire.Gradient{c.push(0, 1, 2, 2), c.push(1, 1, 2, 4)}), -0.2-0.1*(3+13./7), 1e-6)
 }
 
-// f_i = (w − c_i)²/2 with c = 0, 1, 4, 7, and workers 2 and 3 always late: all of them agree on 3, the first two alone on 0.5.
+// f_i = (w − c_i)²/2 with c = 0, 1, 4, 7, and workers 2 and 3 always late: all of them agree on 3, the first two alone
+// on 0.5.
 func TestLiveCompensationFixedPoint(t *testing.T) {
 	c := newScalar(t, &rule.LiveCompensated{Then: descent(0.1)}, 0)
 	for range 400 {

@@ -10,8 +10,10 @@ import (
 	"star/transport/wire"
 )
 
-// On a quadratic workers that make steps of their own and then average come to where the same workers come by an update after each of those steps: all of it is linear, parameters and velocities, so the mean of
-// what workers do is what is done to the mean (Woodworth et al. 2020, section 3). Gradients are λ(w − w*) and noise, and the workers' velocities are their own and stay so.
+// On a quadratic workers that make steps of their own and then average come to where the same workers come by an update
+// after each of those steps: all of it is linear, parameters and velocities, so the mean of what workers do is what is
+// done to the mean (Woodworth et al. 2020, section 3). Gradients are λ(w − w*) and noise, and the workers' velocities
+// are their own and stay so.
 func TestStepsOfTheirOwnOnAQuadratic(t *testing.T) {
 	const workers, steps, rounds, n = 4, 6, 5, 3
 	curvature := [n]float32{0.5, 2, 8}
@@ -95,8 +97,9 @@ func strideShard(t *testing.T, c optim.Config, n int, params []float32) *Shard {
 	return s
 }
 
-// Workers that begin steps of their own go on from the last step of the shards' parameters: with heavy ball they come to where SSGD comes with as many more updates, on a quadratic; with Nesterov's momentum
-// much closer to it than from a velocity of zero, and where nobody has moved they begin with none.
+// Workers that begin steps of their own go on from the last step of the shards' parameters: with heavy ball they come
+// to where SSGD comes with as many more updates, on a quadratic; with Nesterov's momentum much closer to it than from a
+// velocity of zero, and where nobody has moved they begin with none.
 func TestStepsOfTheirOwnFollow(t *testing.T) {
 	const before, steps = 5, 4
 	gradient := func(dst, params []float32) { dst[0], dst[1] = 0.5*(params[0]-1), 3*(params[1]-1) }
@@ -158,8 +161,9 @@ func TestStepsOfTheirOwnFollow(t *testing.T) {
 	}
 }
 
-// Without momentum what a worker hands over is the mean of its gradients; with momentum 0.9, of steps with one and the same gradient, it grows towards that, as SSGD's steps do. And the shards' velocity is the mean
-// one of the round, with which SSGD goes on.
+// Without momentum what a worker hands over is the mean of its gradients; with momentum 0.9, of steps with one and the
+// same gradient, it grows towards that, as SSGD's steps do. And the shards' velocity is the mean one of the round, with
+// which SSGD goes on.
 func TestStrideGoesOn(t *testing.T) {
 	const mu, lr, steps = 0.9, 0.1, 3
 	v, moved := 0.0, 0.0 // by hand: heavy ball with gradients of 1

@@ -26,7 +26,8 @@ func ended(c transport.Conn) bool {
 	}
 }
 
-// Who has the token and not the pass of a worker costs it nothing: its connection to the shard stays, and every step of it counts.
+// Who has the token and not the pass of a worker costs it nothing: its connection to the shard stays, and every step of
+// it counts.
 func TestHostileHellos(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 16
@@ -166,7 +167,8 @@ func TestPassesMove(t *testing.T) {
 	})
 }
 
-// What a process has pushed to a copy does not keep the next one with its rank from being heard: a step that nobody was given, least of all.
+// What a process has pushed to a copy does not keep the next one with its rank from being heard: a step that nobody was
+// given, least of all.
 func TestStepsOfLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipe := &transport.Pipe{}

@@ -67,8 +67,8 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// The shard tells of a worker whose gradients point against the others, once, and when they do no more. What is of an older version is
-// not compared.
+// The shard tells of a worker whose gradients point against the others, once, and when they do no more. What is of an
+// older version is not compared.
 func TestTurned(t *testing.T) {
 	const n = 600
 	rnd := rand.New(rand.NewPCG(1, 2))

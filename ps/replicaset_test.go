@@ -15,7 +15,8 @@ import (
 	"star/transport/wire"
 )
 
-// holder is a server with a copy of a shard, which notes what it is sent and answers questions for parameters with its rank.
+// holder is a server with a copy of a shard, which notes what it is sent and answers questions for parameters with its
+// rank.
 type holder struct {
 	wire.Holder
 	t      *testing.T
@@ -173,7 +174,8 @@ func TestFanReachesAllCopies(t *testing.T) {
 	})
 }
 
-// Without a copy that is not the primary all goes on; without the primary gradients go to the others, and who reads waits for a view that has another one.
+// Without a copy that is not the primary all goes on; without the primary gradients go to the others, and who reads
+// waits for a view that has another one.
 func TestFanLosesCopies(t *testing.T) {
 	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		hs[1].die()
@@ -237,7 +239,8 @@ func sameWords(a, b string) bool {
 	return slices.Equal(x, y)
 }
 
-// A view that leaves out who is alive ends the connection to it, and who waits for its word hears of that; one whose connection broke is reached again.
+// A view that leaves out who is alive ends the connection to it, and who waits for its word hears of that; one whose
+// connection broke is reached again.
 func TestFanTurns(t *testing.T) {
 	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		if err := push(f); err != nil {
@@ -297,8 +300,8 @@ func TestFanTurns(t *testing.T) {
 	})
 }
 
-// A server is lost, comes back, and has a copy again, at another address or at the same one, while this worker stood still: it is told of both at once,
-// and what it had was the connection to the one before.
+// A server is lost, comes back, and has a copy again, at another address or at the same one, while this worker stood
+// still: it is told of both at once, and what it had was the connection to the one before.
 func TestFanOfAServerThatCameBack(t *testing.T) {
 	for name, move := range map[string]bool{"at another address": true, "at the same address": false} {
 		t.Run(name, func(t *testing.T) {
@@ -329,7 +332,8 @@ func TestFanOfAServerThatCameBack(t *testing.T) {
 	}
 }
 
-// A connection to a copy ends, and its server is there: it is made again, and what is in hand is sent once more, since nobody else knows that it may not have arrived.
+// A connection to a copy ends, and its server is there: it is made again, and what is in hand is sent once more, since
+// nobody else knows that it may not have arrived.
 func TestFanConnectsAgain(t *testing.T) {
 	for r, name := range []string{"the primary's", "a follower's"} {
 		t.Run(name, func(t *testing.T) {
@@ -455,8 +459,8 @@ func TestFanConnectsAgain(t *testing.T) {
 	})
 }
 
-// A server that refuses this worker, that ends each of its connections, or that cannot be reached for as long as the stall although no view leaves it out, makes the
-// connections of no more use.
+// A server that refuses this worker, that ends each of its connections, or that cannot be reached for as long as the
+// stall although no view leaves it out, makes the connections of no more use.
 func TestFanIsOfNoUse(t *testing.T) {
 	useless := func(t *testing.T, f *replicaSet, least, most time.Duration, want string) {
 		t.Helper()

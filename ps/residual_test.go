@@ -31,8 +31,8 @@ func nearly(a, b []float32) bool {
 	return len(a) == len(b)
 }
 
-// What a packer has left out is told as of a step, wherever the worker is by then: at rest, with the gradient of the step on its way,
-// or with the gradient before it thrown away, heard of or not.
+// What a packer has left out is told as of a step, wherever the worker is by then: at rest, with the gradient of the
+// step on its way, or with the gradient before it thrown away, heard of or not.
 func TestFreezeIsOfAStep(t *testing.T) {
 	const n = 5000
 	for _, codec := range everyCodec[1:] {
@@ -106,7 +106,8 @@ func TestFrozenStays(t *testing.T) {
 	}
 }
 
-// Half a job, and the other half with what the first has left out and remembered, has the bits of the whole; without it, others.
+// Half a job, and the other half with what the first has left out and remembered, has the bits of the whole; without
+// it, others.
 func TestRecallGoesOn(t *testing.T) {
 	const n, shards, half = 3001, 3, 10
 	for _, codec := range everyCodec[1:] {
@@ -172,7 +173,8 @@ func TestRecallGoesOn(t *testing.T) {
 	}
 }
 
-// Without a codec, all that was left out goes out with the first gradient, and what was remembered for another cut is not used.
+// Without a codec, all that was left out goes out with the first gradient, and what was remembered for another cut is
+// not used.
 func TestRecallElsewhere(t *testing.T) {
 	k := new(packer)
 	if ok, err := k.recall(3, func(dst []float32) error { copy(dst, []float32{1, 2, 3}); return nil }, nil); !ok || err != nil {

@@ -118,8 +118,8 @@ func TestNoTornReads(t *testing.T) {
 	})
 }
 
-// Who asks for parameters while others update gets those of the version that is said, and none older than it has asked for. Every update adds exactly one to every
-// parameter.
+// Who asks for parameters while others update gets those of the version that is said, and none older than it has asked
+// for. Every update adds exactly one to every parameter.
 func TestPulledParametersAreOfTheirVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, workers = 4000, 3
@@ -798,7 +798,8 @@ func TestServerWithoutShards(t *testing.T) {
 	})
 }
 
-// What an optimiser of a worker's program remembers comes to every shard with the first parameters, each its part, and is told again, put together. A rule that has no use for it rejects the worker.
+// What an optimiser of a worker's program remembers comes to every shard with the first parameters, each its part, and
+// is told again, put together. A rule that has no use for it rejects the worker.
 func TestStateOfAProgram(t *testing.T) {
 	for _, refuse := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

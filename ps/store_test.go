@@ -66,7 +66,8 @@ func TestSeveralOfOneWorker(t *testing.T) {
 	}
 }
 
-// A copy of a shard waits for the norm of an update that the primary has made: the gradients that workers have computed since come to it meanwhile.
+// A copy of a shard waits for the norm of an update that the primary has made: the gradients that workers have computed
+// since come to it meanwhile.
 func TestCopyThatIsBehind(t *testing.T) {
 	s := NewShard(1, descent(1), keepAll{})
 	s.Load([]float32{0}, 0)

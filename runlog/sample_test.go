@@ -8,8 +8,8 @@ import (
 	"star"
 )
 
-// crowded writes a log of a job with that many workers, each with perSecond iterations a second, and returns it with the
-// records that were written.
+// crowded writes a log of a job with that many workers, each with perSecond iterations a second, and returns it with
+// the records that were written.
 func crowded(t *testing.T, workers, sample, perSecond, seconds int) (string, []star.Record) {
 	t.Helper()
 	var w keep

@@ -21,7 +21,8 @@ func mixedJobs(r *rand.Rand, n int, apart int) (jobs []*Job) {
 	return jobs
 }
 
-// TestAlloXIsBest: of jobs that are there from the beginning and whose durations are known, allox has the least mean completion time there can be.
+// TestAlloXIsBest: of jobs that are there from the beginning and whose durations are known, allox has the least mean
+// completion time there can be.
 func TestAlloXIsBest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for round := range 60 {
@@ -63,8 +64,8 @@ func TestAlloXIsBest(t *testing.T) {
 	}
 }
 
-// TestMixed: whatever the policy, all jobs end, none has taken less than it takes on the faster kind of machine, no more run than there are machines, and who is not
-// preempted runs for as long as it takes on one kind.
+// TestMixed: whatever the policy, all jobs end, none has taken less than it takes on the faster kind of machine, no
+// more run than there are machines, and who is not preempted runs for as long as it takes on one kind.
 func TestMixed(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for policy := range mixedPolicies {
@@ -101,7 +102,8 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// TestEqualShareIsFixed: under es a user has its part of the machines of a kind at most, also while the other one has no jobs, and one machine at least.
+// TestEqualShareIsFixed: under es a user has its part of the machines of a kind at most, also while the other one has
+// no jobs, and one machine at least.
 func TestEqualShareIsFixed(t *testing.T) {
 	for _, w := range []struct {
 		nodes, plain int
@@ -143,7 +145,8 @@ func TestMixedErrors(t *testing.T) {
 	}
 }
 
-// TestAlloXAway has a machine go that a job runs on, by hand: it has 50 of its 100 s left then, and 40 s are to be done again, with a GPU or, twice as long, without.
+// TestAlloXAway has a machine go that a job runs on, by hand: it has 50 of its 100 s left then, and 40 s are to be done
+// again, with a GPU or, twice as long, without.
 func TestAlloXAway(t *testing.T) {
 	job := &Job{ID: "a", User: "u", GPUs: 1, Deadline: never, Either: &Either{Duration: [kinds]float64{100, 200}}}
 	for _, policy := range []string{"allox", "sjf", "alloxplus", "srpt", "es", "drf", "drffifo", "drfext"} {
@@ -179,7 +182,8 @@ func TestAlloXAway(t *testing.T) {
 	if out[0].End != 50+2*90 {
 		t.Errorf("the only machine with a GPU goes: ended at %v, want 230", out[0].End)
 	}
-	both.Away = mustAway(t, Absence{1, 1, 5}) // while parts run, 1 and 2 s with a GPU, 2 and 4 s without: the first of these begins anew
+	// while parts run, 1 and 2 s with a GPU, 2 and 4 s without: the first of these begins anew
+	both.Away = mustAway(t, Absence{1, 1, 5})
 	out, err = Run([]*Job{job}, map[string]Cluster{"": both}, Options{Policy: "sjf", Alpha: 1, Profiling: true})
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +193,8 @@ func TestAlloXAway(t *testing.T) {
 	}
 }
 
-// TestNoMachineIsTwice has machines go and come at random under each policy of AlloX: jobs never have more than there are, nobody is forgotten, and without them all is as before.
+// TestNoMachineIsTwice has machines go and come at random under each policy of AlloX: jobs never have more than there
+// are, nobody is forgotten, and without them all is as before.
 func TestNoMachineIsTwice(t *testing.T) {
 	for _, policy := range []string{"allox", "sjf", "alloxplus", "srpt", "es", "drf", "drffifo", "drfext"} {
 		lost := 0

@@ -18,7 +18,8 @@ func mustAway(t *testing.T, all ...Absence) *Away {
 	return w
 }
 
-// TestAway has a node go that a job runs on, by hand: it has 50 of its 100 s left then, and 40 s of work are to be done again.
+// TestAway has a node go that a job runs on, by hand: it has 50 of its 100 s left then, and 40 s of work are to be done
+// again.
 func TestAway(t *testing.T) {
 	job := &Job{ID: "a", GPUs: 2, Duration: 100, Deadline: never, Iterations: 100, Rates: []float64{.5, 1}, Batch: 2}
 	for _, c := range []struct {
@@ -63,7 +64,8 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// TestNobodyRunsOnWhatIsAway has nodes go and come at random, under each policy: jobs never have more GPUs than there are, and all end that were not declined.
+// TestNobodyRunsOnWhatIsAway has nodes go and come at random, under each policy: jobs never have more GPUs than there
+// are, and all end that were not declined.
 func TestNobodyRunsOnWhatIsAway(t *testing.T) {
 	for _, policy := range []string{"fifo", "sjf", "srtf", "srsf", "tiresias", "gandiva", "themis", "edf", "edf-admission", "ef", "ef-admission", "pollux", "star", "muri-s", "muri-l"} {
 		lost := 0

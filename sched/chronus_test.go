@@ -2,8 +2,9 @@ package sched
 
 import "testing"
 
-// TestChronus: a job that is promised its leases waits for the latest ones that are enough, so that another one that comes later and must end sooner is promised some
-// too; who cannot end in time has what is left over, and delays neither.
+// TestChronus: a job that is promised its leases waits for the latest ones that are enough, so that another one that
+// comes later and must end sooner is promised some too; who cannot end in time has what is left over, and delays
+// neither.
 func TestChronus(t *testing.T) {
 	jobs := []*Job{
 		{ID: "later", GPUs: 1, Duration: 1000, Deadline: 2400},             // 5 leases before the 10th

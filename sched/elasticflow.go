@@ -137,7 +137,8 @@ func (p elasticFlow) allot(e *elastic) {
 	}
 	var rises []*rise
 	for _, f := range e.runnable {
-		if next := max(f.least(), 2*f.n); next <= f.most() && next-f.n <= spans[0].free { // else never: the number of free GPUs only falls
+		// else never: the number of free GPUs only falls
+		if next := max(f.least(), 2*f.n); next <= f.most() && next-f.n <= spans[0].free {
 			rises = append(rises, &rise{f: f, gain: math.Inf(1), at: -1})
 		}
 	}

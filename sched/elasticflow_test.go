@@ -53,7 +53,8 @@ func TestShareWithCosts(t *testing.T) {
 		want           string
 		missed         bool
 	}{
-		{60, 180, []span{{0, 4}, {60, 4}, {120, 4}}, "[{0 60 0} {60 120 1} {120 180 1}]", false}, // the last minute alone is too short
+		// the last minute alone is too short
+		{60, 180, []span{{0, 4}, {60, 4}, {120, 4}}, "[{0 60 0} {60 120 1} {120 180 1}]", false},
 		{50, 180, []span{{0, 4}, {60, 4}, {120, 4}}, "[{0 120 0} {120 180 1}]", false},
 		{60, 120, []span{{0, 0}, {60, 4}}, "[{0 60 0} {60 120 2}]", false}, // two GPUs at once: 10 s and 40 s
 		{190, 180, []span{{0, 4}}, "[{0 180 2}]", false},
@@ -168,7 +169,8 @@ func admitOneByOne(p elasticFlow, e *elastic, new []*flex) (in []*flex) {
 	return in
 }
 
-// What admission does without planning all jobs for each one has the same result: which jobs are admitted, why others are not, and the plans after it.
+// What admission does without planning all jobs for each one has the same result: which jobs are admitted, why others
+// are not, and the plans after it.
 func TestAdmitIsAsOneByOne(t *testing.T) {
 	p := elasticFlow{admission: true}
 	declined := 0

@@ -9,7 +9,8 @@ import (
 	"star/sched"
 )
 
-// fewest is a policy of one's own: the jobs that ask for the fewest GPUs first, and no job waits for one that does not fit.
+// fewest is a policy of one's own: the jobs that ask for the fewest GPUs first, and no job waits for one that does not
+// fit.
 type fewest struct{ waiting []*sched.Task }
 
 func (p *fewest) Decide(s *sched.State) {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestGandiva has jobs take turns: three of 120 s with one GPU each share two GPUs, so that each has two thirds of the time, in turns of a minute.
+// TestGandiva has jobs take turns: three of 120 s with one GPU each share two GPUs, so that each has two thirds of the
+// time, in turns of a minute.
 func TestGandiva(t *testing.T) {
 	var jobs []*Job
 	for i := range 3 {
@@ -20,7 +21,8 @@ func TestGandiva(t *testing.T) {
 	}
 }
 
-// TestGandivaShares has classes of jobs with one, four and eight GPUs ask for three times what there is: each gets its share of the time, and all end.
+// TestGandivaShares has classes of jobs with one, four and eight GPUs ask for three times what there is: each gets its
+// share of the time, and all end.
 func TestGandivaShares(t *testing.T) {
 	var jobs []*Job
 	for _, size := range []int{1, 4, 8} {

@@ -26,7 +26,8 @@ func elasticJobs(r *rand.Rand, n, every int) (jobs []*Job) {
 	return jobs
 }
 
-// With a horizon no more GPUs are given than there are, all jobs end that are not declined, and with admission by their deadlines, if these are before the horizon.
+// With a horizon no more GPUs are given than there are, all jobs end that are not declined, and with admission by their
+// deadlines, if these are before the horizon.
 func TestHorizon(t *testing.T) {
 	for seed := range uint64(60) {
 		jobs := elasticJobs(rand.New(rand.NewPCG(seed, 7)), 60, 300)
@@ -75,18 +76,21 @@ func TestHorizon(t *testing.T) {
 	}
 }
 
-// Slots are free again behind the horizon that was, and those that a job needs no more because it had more GPUs than it was to have.
+// Slots are free again behind the horizon that was, and those that a job needs no more because it had more GPUs than it
+// was to have.
 func TestHorizonFrees(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		jobs []*Job
 	}{
 		{"the ring goes round", []*Job{
-			{ID: "a", Submit: 0, Iterations: 600, Rates: []float64{1, 2}, Batch: 64, Deadline: 310}, // both GPUs in all slots until then
+			// both GPUs in all slots until then
+			{ID: "a", Submit: 0, Iterations: 600, Rates: []float64{1, 2}, Batch: 64, Deadline: 310},
 			{ID: "b", Submit: 660, Iterations: 600, Rates: []float64{1, 2}, Batch: 64, Deadline: 970},
 		}},
 		{"who is ahead", []*Job{
-			{ID: "a", Submit: 0, Iterations: 600, Rates: []float64{1, 2}, Batch: 64, Deadline: 600}, // one GPU is enough, and it has two
+			// one GPU is enough, and it has two
+			{ID: "a", Submit: 0, Iterations: 600, Rates: []float64{1, 2}, Batch: 64, Deadline: 600},
 			{ID: "b", Submit: 120, Iterations: 220, Rates: []float64{0, 2}, Batch: 64, Deadline: 600},
 		}},
 	} {
@@ -102,7 +106,8 @@ func TestHorizonFrees(t *testing.T) {
 	}
 }
 
-// Without admission a job that cannot be in time takes nothing from others that can, and of such jobs the shortest is first.
+// Without admission a job that cannot be in time takes nothing from others that can, and of such jobs the shortest is
+// first.
 func TestHorizonLost(t *testing.T) {
 	jobs := []*Job{
 		{ID: "long", Submit: 0, Iterations: 6000, Rates: []float64{1, 2}, Batch: 64, Deadline: 60},

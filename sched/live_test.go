@@ -19,7 +19,8 @@ type played struct {
 	lag              float64 // s until it makes progress
 }
 
-// playLive has a Live decide about jobs that run as they say, each start without progress for so many s, in virtual time, as a service would, which is restarted before the decisions of which restart says so.
+// playLive has a Live decide about jobs that run as they say, each start without progress for so many s, in virtual
+// time, as a service would, which is restarted before the decisions of which restart says so.
 func playLive(t *testing.T, policy string, gpus int, slot, start float64, jobs []*Job, restart func() bool) map[string]*played {
 	t.Helper()
 	all := map[string]*played{}
@@ -153,7 +154,8 @@ func TestLiveAsSimulated(t *testing.T) {
 				if o.Why != p.why {
 					t.Errorf("seed %d, %s: %s: declined %q, simulated %q", seed, policy, o.ID, p.why, o.Why)
 				}
-				if o.Declined() || policy == "srtf" || policy == "srsf" || policy == "tiresias" { // there each preemption costs the simulated job 40 s
+				// there each preemption costs the simulated job 40 s
+				if o.Declined() || policy == "srtf" || policy == "srsf" || policy == "tiresias" {
 					continue
 				}
 				if math.Abs(p.end-o.End) > 1 {
@@ -238,7 +240,8 @@ a 4 false starts on 4 GPUs: the least share that meets each deadline, the rest w
 	}
 }
 
-// A job that would end in time, if not with a fraction of a second to spare, is let in, whatever fractions its times have.
+// A job that would end in time, if not with a fraction of a second to spare, is let in, whatever fractions its times
+// have.
 func TestLiveFractions(t *testing.T) {
 	for f := 0.; f < 1; f += 0.05 {
 		l, err := NewLive("ef-admission", 4, 5, 0, nil)

@@ -19,7 +19,8 @@ type dumb struct {
 	attained         float64
 }
 
-// second is the cluster of one virtual cluster, second by second: what ends, what comes, what the policy does. It knows neither events nor heaps.
+// second is the cluster of one virtual cluster, second by second: what ends, what comes, what the policy does. It knows
+// neither events nor heaps.
 func second(jobs []*Job, c Cluster, policy string) []*dumb {
 	all := make([]*dumb, len(jobs))
 	for i, j := range jobs {
@@ -125,7 +126,8 @@ func second(jobs []*Job, c Cluster, policy string) []*dumb {
 	return all
 }
 
-// TestSeconds compares the engine, which goes from event to event, with a cluster that is looked at every second, on random traces.
+// TestSeconds compares the engine, which goes from event to event, with a cluster that is looked at every second, on
+// random traces.
 func TestSeconds(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 1))

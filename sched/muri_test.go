@@ -13,12 +13,13 @@ func TestPeriod(t *testing.T) {
 		want   float64
 	}{
 		{[]Stages{{4, 1}}, 5},
-		{[]Stages{{4, 1}, {1, 4}}, 5},                                          // each has what the other does not
-		{[]Stages{{4, 1}, {4, 1}}, 8},                                          // both want the processor
-		{[]Stages{{1, 2}, {3, 4}}, 7},                                          // max(1, 4) + max(2, 3)
-		{[]Stages{{1, 2, 3}, {3, 1, 2}}, 6},                                    // a step apart
-		{[]Stages{{1, 2, 3}, {2, 3, 1}}, 6},                                    // two steps apart
-		{[]Stages{{1, 2}, {1, 2}, {1, 2}}, 6},                                  // a third step, and one of them on the GPU in each
+		{[]Stages{{4, 1}, {1, 4}}, 5},       // each has what the other does not
+		{[]Stages{{4, 1}, {4, 1}}, 8},       // both want the processor
+		{[]Stages{{1, 2}, {3, 4}}, 7},       // max(1, 4) + max(2, 3)
+		{[]Stages{{1, 2, 3}, {3, 1, 2}}, 6}, // a step apart
+		{[]Stages{{1, 2, 3}, {2, 3, 1}}, 6}, // two steps apart
+		// a third step, and one of them on the GPU in each
+		{[]Stages{{1, 2}, {1, 2}, {1, 2}}, 6},
 		{[]Stages{{9, 1, 1, 1}, {1, 9, 1, 1}, {1, 1, 9, 1}, {1, 1, 1, 9}}, 12}, // one step for all that is long
 		{[]Stages{{9, 1, 1, 1}, {9, 1, 1, 1}, {9, 1, 1, 1}, {9, 1, 1, 1}}, 36},
 	} {
@@ -32,7 +33,8 @@ func TestPeriod(t *testing.T) {
 	}
 }
 
-// TestPack has no more jobs share GPUs than must, those that fit best, and none that would be faster one after the other.
+// TestPack has no more jobs share GPUs than must, those that fit best, and none that would be faster one after the
+// other.
 func TestPack(t *testing.T) {
 	cpu, gpu := &Stages{4, 1}, &Stages{1, 4}
 	for _, c := range []struct {

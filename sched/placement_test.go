@@ -46,7 +46,8 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// TestPlacementOfMany starts and ends jobs at random: each has as many GPUs as it wants, of free ones, on as few nodes as there must be, and an empty cluster takes what it can hold.
+// TestPlacementOfMany starts and ends jobs at random: each has as many GPUs as it wants, of free ones, on as few nodes
+// as there must be, and an empty cluster takes what it can hold.
 func TestPlacementOfMany(t *testing.T) {
 	for rule := Consolidated; rule <= Buddy; rule++ {
 		for seed := range uint64(30) {

@@ -29,8 +29,9 @@ func mostUsed(all [][]Step) (most float64) {
 	return most
 }
 
-// TestProfiler has random jobs in two virtual clusters: who is profiled does not run elsewhere meanwhile, waits no longer than it takes, and no more GPUs are in use than
-// there are, although the profiler has a third node now and then.
+// TestProfiler has random jobs in two virtual clusters: who is profiled does not run elsewhere meanwhile, waits no
+// longer than it takes, and no more GPUs are in use than there are, although the profiler has a third node now and
+// then.
 func TestProfiler(t *testing.T) {
 	lent, held := 0, 0
 	for seed := range uint64(40) {

@@ -53,7 +53,8 @@ func TestReason(t *testing.T) {
 	}
 }
 
-// TestReasonTakes: what a job would have taken from its first step on at that rate is its iterations divided by it, whatever it had later.
+// TestReasonTakes: what a job would have taken from its first step on at that rate is its iterations divided by it,
+// whatever it had later.
 func TestReasonTakes(t *testing.T) {
 	jobs := elasticJobs(rand.New(rand.NewPCG(3, 4)), 80, 300)
 	for _, policy := range []string{"edf", "edf-admission", "ef", "ef-admission", "star"} {

@@ -34,7 +34,8 @@ func TestConsolidate(t *testing.T) {
 	}
 }
 
-// TestSharing has who shares whose GPUs: not of another number, not with too little memory or too high a score, not before its turn.
+// TestSharing has who shares whose GPUs: not of another number, not with too little memory or too high a score, not
+// before its turn.
 func TestSharing(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -140,7 +141,8 @@ func TestLenders(t *testing.T) {
 	}
 }
 
-// TestStartsAreCompared has two jobs that take nearly as long: what the start of the first one takes does not put it behind the other one, which would have to start, too.
+// TestStartsAreCompared has two jobs that take nearly as long: what the start of the first one takes does not put it
+// behind the other one, which would have to start, too.
 func TestStartsAreCompared(t *testing.T) {
 	jobs := []*Job{{ID: "a", GPUs: 1, Duration: 100, Deadline: never}, {ID: "b", GPUs: 1, Duration: 105, Deadline: never}, {ID: "c", Submit: 30, GPUs: 1, Duration: 60, Deadline: never}}
 	for _, policy := range []string{"srtf", "srsf"} {
@@ -148,7 +150,8 @@ func TestStartsAreCompared(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// At 30 a has 90 s left, and c 80 with its start. From then on a has 40 s of work and a start to do again, more than b has.
+		// At 30 a has 90 s left, and c 80 with its start. From then on a has 40 s of work and a start to do again, more than
+		// b has.
 		if a, b, c := out[0], out[1], out[2]; c.End != 110 || b.End != 110+20+105 || a.End != b.End+20+90+40 || a.Preemptions != 1 || b.Preemptions != 0 {
 			t.Errorf("%s: %v, %v and %v, %d and %d preemptions", policy, a.End, b.End, c.End, a.Preemptions, b.Preemptions)
 		}

@@ -15,7 +15,8 @@ func slowFrom(t *testing.T, spells ...Spell) *Slow {
 	return s
 }
 
-// TestSlow has 100 s of work on two nodes, of which one takes twice as long from 50 to 150 s and the other four times from 100 s on.
+// TestSlow has 100 s of work on two nodes, of which one takes twice as long from 50 to 150 s and the other four times
+// from 100 s on.
 func TestSlow(t *testing.T) {
 	s := slowFrom(t, Spell{1, 100, 1e9, 4}, Spell{0, 50, 150, 2})
 	both := []Share{{0, 1}, {1, 1}}
@@ -58,7 +59,8 @@ func TestRandomSpells(t *testing.T) {
 	}
 }
 
-// TestKnown has what is known change when it was said to, and not for ever at the same time: a minute after a time within a minute of a power of two is rounded.
+// TestKnown has what is known change when it was said to, and not for ever at the same time: a minute after a time
+// within a minute of a power of two is rounded.
 func TestKnown(t *testing.T) {
 	const nodes = 64
 	var spells []Spell
@@ -82,7 +84,8 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// TestSlowJobs has a job of 100 s on a node that takes twice as long from 50 s on end at 150 s, under policies of both engines.
+// TestSlowJobs has a job of 100 s on a node that takes twice as long from 50 s on end at 150 s, under policies of both
+// engines.
 func TestSlowJobs(t *testing.T) {
 	c := Cluster{Nodes: 1, GPUs: 1, Slow: slowFrom(t, Spell{0, 50, 1e9, 2})}
 	job := &Job{ID: "a", GPUs: 1, Duration: 100, Deadline: never, Iterations: 100, Rates: []float64{1}, Batch: 1}

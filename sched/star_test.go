@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestStarLeavesSlowNodes has a job of 1,000 s on one of two nodes, which takes four times as long from 100 s on. That is known at 160 s, when 115 s are done; the job
-// moves, which takes 5 s.
+// TestStarLeavesSlowNodes has a job of 1,000 s on one of two nodes, which takes four times as long from 100 s on. That
+// is known at 160 s, when 115 s are done; the job moves, which takes 5 s.
 func TestStarLeavesSlowNodes(t *testing.T) {
 	c := Cluster{Nodes: 2, GPUs: 1, Slow: slowFrom(t, Spell{0, 100, 1e9, 4})}
 	job := &Job{ID: "a", GPUs: 1, Duration: 1000, Deadline: never, Iterations: 1000, Rates: []float64{1}, Batch: 1}
@@ -19,8 +19,9 @@ func TestStarLeavesSlowNodes(t *testing.T) {
 	}
 }
 
-// TestStarUsesSlowNodes has two nodes of which one takes 1.5 times as long. A job that scales well gets both where its workers take batches from a queue, and the good one alone where all
-// wait for the slow one, which then has room for another job.
+// TestStarUsesSlowNodes has two nodes of which one takes 1.5 times as long. A job that scales well gets both where its
+// workers take batches from a queue, and the good one alone where all wait for the slow one, which then has room for
+// another job.
 func TestStarUsesSlowNodes(t *testing.T) {
 	for _, queue := range []bool{true, false} {
 		slow := slowFrom(t, Spell{1, 0, 1e9, 1.5})
@@ -37,7 +38,8 @@ func TestStarUsesSlowNodes(t *testing.T) {
 	}
 }
 
-// TestStarDeadlines has a job whose deadline cannot be met come first, which harms another one under edf, and not under star and ef; both end.
+// TestStarDeadlines has a job whose deadline cannot be met come first, which harms another one under edf, and not under
+// star and ef; both end.
 func TestStarDeadlines(t *testing.T) {
 	jobs := []*Job{
 		{ID: "lost", GPUs: 1, Deadline: 50, Iterations: 1000, Rates: []float64{1}, Batch: 1},
@@ -54,7 +56,8 @@ func TestStarDeadlines(t *testing.T) {
 	}
 }
 
-// TestGoodput has the formula of Pollux: with twice the samples and a noise scale of as many as the job has, an iteration makes 4/3 of the progress.
+// TestGoodput has the formula of Pollux: with twice the samples and a noise scale of as many as the job has, an
+// iteration makes 4/3 of the progress.
 func TestGoodput(t *testing.T) {
 	j := &Job{Batch: 64, Rates: []float64{10, 18}, Batches: []Batch{{64, []float64{10, 18}}, {128, []float64{6, 12, 24}}}}
 	got := goodput(j)
@@ -69,7 +72,8 @@ func TestGoodput(t *testing.T) {
 	}
 }
 
-// TestPolluxIsBest compares its search with all ways to divide 8 GPUs among three jobs: the harmonic mean of their speed-ups is within 2 % of the best.
+// TestPolluxIsBest compares its search with all ways to divide 8 GPUs among three jobs: the harmonic mean of their
+// speed-ups is within 2 % of the best.
 func TestPolluxIsBest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {

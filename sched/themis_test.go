@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestThemis has two jobs for one GPU: the one that is worse off, for how long it takes, runs first. It ends within a slot, and the other one begins again with the next.
+// TestThemis has two jobs for one GPU: the one that is worse off, for how long it takes, runs first. It ends within a
+// slot, and the other one begins again with the next.
 func TestThemis(t *testing.T) {
 	jobs := []*Job{{ID: "long", GPUs: 1, Duration: 1000, Deadline: never}, {ID: "short", Submit: 60, GPUs: 1, Duration: 100, Deadline: never}}
 	out := Simulate(jobs, Cluster{Nodes: 1, GPUs: 1}, Themis(60))
@@ -14,7 +15,8 @@ func TestThemis(t *testing.T) {
 	}
 }
 
-// TestThemisShares has shares under which nobody is further from fair than the others, and all GPUs are used: two equal jobs have half of the time each.
+// TestThemisShares has shares under which nobody is further from fair than the others, and all GPUs are used: two equal
+// jobs have half of the time each.
 func TestThemisShares(t *testing.T) {
 	p := &fairness{}
 	for range 2 {

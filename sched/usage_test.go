@@ -19,7 +19,8 @@ func TestUse(t *testing.T) {
 	if u.From != 0 || u.Length != 5 || len(out[2].Steps) != 0 {
 		t.Errorf("%+v %v", u, out[2].Steps)
 	}
-	none := []*Job{jobs[0], {ID: "none", Submit: 5, GPUs: 1, Deadline: never}} // it takes no time, and does not wait after its end
+	// it takes no time, and does not wait after its end
+	none := []*Job{jobs[0], {ID: "none", Submit: 5, GPUs: 1, Deadline: never}}
 	if u := Use(Simulate(none, Cluster{Nodes: 1, GPUs: 4}, FIFO()), 2, 0); u.Waiting[1] != 0 {
 		t.Errorf("a job that has ended waits: %v", u.Waiting)
 	}
@@ -28,8 +29,8 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// TestSteps: under each policy a job's steps begin when it starts, end when it ends, add up to the time in which it did not wait, and never are
-// more GPUs used than there are.
+// TestSteps: under each policy a job's steps begin when it starts, end when it ends, add up to the time in which it did
+// not wait, and never are more GPUs used than there are.
 func TestSteps(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for name, start := range policies {

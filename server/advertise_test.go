@@ -6,7 +6,8 @@ import (
 	"star/job"
 )
 
-// A server that listens everywhere and finds the coordinator on its own host is reached where the coordinator is, and not on loopback.
+// A server that listens everywhere and finds the coordinator on its own host is reached where the coordinator is, and
+// not on loopback.
 func TestAdvertise(t *testing.T) {
 	for _, c := range []struct {
 		job  job.Job
@@ -27,7 +28,8 @@ func TestAdvertise(t *testing.T) {
 	}
 }
 
-// As long as the coordinator's name is not known there is no address: the name of a host would be none in a cluster whose DNS has only services.
+// As long as the coordinator's name is not known there is no address: the name of a host would be none in a cluster
+// whose DNS has only services.
 func TestAdvertiseNameUnknown(t *testing.T) {
 	job := job.Job{Rank: 1, Network: job.Network{Coordinator: "no-such-host.invalid:7070"}}
 	if got, err := (&server{job: &Config{Job: job}}).advertise(t.Context(), "[::]:7071"); err == nil {

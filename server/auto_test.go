@@ -38,7 +38,8 @@ func trained(t *testing.T) []byte {
 	return b
 }
 
-// A model or a decider that cannot be used is named with the reason, and the job does without; one that is not there is an error.
+// A model or a decider that cannot be used is named with the reason, and the job does without; one that is not there is
+// an error.
 func TestPilotGoesOnWithoutDamagedFiles(t *testing.T) {
 	model := trained(t)
 	flipped := append([]byte(nil), model...)

@@ -11,7 +11,8 @@ import (
 	"star/modes/baseline"
 )
 
-// kinds are the features of baselines, by name: written down here, so that the table is held against something else than the code that uses it.
+// kinds are the features of baselines, by name: written down here, so that the table is held against something else
+// than the code that uses it.
 var kinds = map[string]combinations.Set{
 	"": 0,
 

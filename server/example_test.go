@@ -14,8 +14,8 @@ import (
 	"star/worker"
 )
 
-// The server of rank 0 hosts the shards of a job and coordinates it. The first worker says what is trained; an update takes
-// the gradients of both workers.
+// The server of rank 0 hosts the shards of a job and coordinates it. The first worker says what is trained; an update
+// takes the gradients of both workers.
 func ExampleRun() {
 	ctx := context.Background()
 	out, err := os.MkdirTemp("", "star") // for the run log and the checkpoint

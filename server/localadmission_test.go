@@ -42,8 +42,8 @@ func TestLoadOf(t *testing.T) {
 	}
 }
 
-// A link of 1 MB/s in each direction, parameters of 40 kB, four workers that take 1 s, one of them 4 s: SSGD moves 40 kB/s,
-// ASGD would move 130. When the link turns out to carry less, ASGD is taken back.
+// A link of 1 MB/s in each direction, parameters of 40 kB, four workers that take 1 s, one of them 4 s: SSGD moves 40
+// kB/s, ASGD would move 130. When the link turns out to carry less, ASGD is taken back.
 func TestSteward(t *testing.T) {
 	s := newLocalAdmission(&Config{Job: job.Job{Workers: 4, Batch: 8, Servers: 1, Host: job.Host{CapacityCPU: 4, CapacityNet: 1}}})
 	s.sampler = host.Start(host.Config{Heartbeat: time.Hour})

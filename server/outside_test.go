@@ -8,7 +8,8 @@ import (
 	"star/job"
 )
 
-// A server without a connection to the outside refuses a job that wants one, and names the setting. Server 0 asks no gossip where the coordinator is.
+// A server without a connection to the outside refuses a job that wants one, and names the setting. Server 0 asks no
+// gossip where the coordinator is.
 func TestNotConnected(t *testing.T) {
 	join := job.Network{GossipJoin: []string{"127.0.0.1:7075"}}
 	for _, c := range []struct {

@@ -171,7 +171,8 @@ func (c *Config) steer(ring bool, own optim.Config) error {
 	if c.Ring != nil {
 		config.Own = star.Record.Own
 	}
-	if t, ok := c.Learner.(*Trained); ok && t.Stride != nil && !ring { // members of a ring do not tell the exchange from waiting
+	// members of a ring do not tell the exchange from waiting
+	if t, ok := c.Learner.(*Trained); ok && t.Stride != nil && !ring {
 		config.Local = auto.MostLocal
 	}
 	auto, err := NewAuto(config, c.Plan)

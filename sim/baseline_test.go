@@ -138,7 +138,8 @@ func (l *told) Drop(_ int64, g Gradient, rest float64) error {
 	return nil
 }
 
-// A worker stops after the part of its batch in which the cap has passed; what it hands over has so many samples, and is there so soon.
+// A worker stops after the part of its batch in which the cap has passed; what it hands over has so many samples, and
+// is there so soon.
 func TestCap(t *testing.T) {
 	for _, test := range []struct {
 		cap     time.Duration
@@ -171,8 +172,9 @@ func TestCancel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Updates are at 100, 201, 302, 403 ms; a part takes the slow one 101 ms. It hears of the first update at 101 ms, when it has just begun its second part,
-	// and begins again at 203 ms; of the third at 303 ms, in its first part, with which it is through at 304 ms.
+	// Updates are at 100, 201, 302, 403 ms; a part takes the slow one 101 ms. It hears of the first update at 101 ms, when
+	// it has just begun its second part, and begins again at 203 ms; of the third at 303 ms, in its first part, with which
+	// it is through at 304 ms.
 	var samples []int
 	for _, g := range l.dropped {
 		samples = append(samples, g.Samples)
@@ -194,7 +196,8 @@ func TestCancelWhilePulling(t *testing.T) {
 	p.Micro, p.ComputeDeadline = 4, time.Hour
 	n := apart(3, 1, 0, 0)
 	n.Hosts[2].Bandwidth = 5_000_000
-	// Updates are at 100, 200, … ms. The parameters reach worker 2 at 200 ms, it computes for 25 of 100 ms, and its gradient is there at 425 ms.
+	// Updates are at 100, 200, … ms. The parameters reach worker 2 at 200 ms, it computes for 25 of 100 ms, and its
+	// gradient is there at 425 ms.
 	r, err := Run(Config{Times: steady(100*ms, 100*ms, 100*ms), Plan: p, Cancel: true, Learner: l, Batch: 8, Network: n, Bytes: 1_000_000, Target: 5})
 	if err != nil {
 		t.Fatal(err)
@@ -407,7 +410,8 @@ func (h *hand) walk(g Gradient, steps int, params []float32) []float64 {
 	return wide(params)
 }
 
-// Zeno++ by hand: the same gradients are refused, the others as long as the validation gradient. With ρ = 0 and ε without end it is ASGD with gradients of that length.
+// Zeno++ by hand: the same gradients are refused, the others as long as the validation gradient. With ρ = 0 and ε
+// without end it is ASGD with gradients of that length.
 func TestZenoAgrees(t *testing.T) {
 	for _, test := range []struct{ rho, eps float64 }{{0.5, 0}, {0.5, 0.3}, {0, 1e6}} {
 		t.Run(fmt.Sprintf("rho=%v,eps=%v", test.rho, test.eps), func(t *testing.T) { zenoAgrees(t, test.rho, test.eps) })

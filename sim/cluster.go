@@ -123,7 +123,9 @@ type Gradient struct {
 	Local   int     // steps that its worker made by itself (Plan.Local); 0: it is a gradient
 	Norm2   float64 // squared norm of the mean over its samples; the Learner fills it in, 0 where it has no vectors
 	Kept    bool    // the Learner has it already, by Keep
-	Change  float64 // squared length of the difference to its worker's gradient before (pgns.Change); the Learner fills it in, 0: not known
+	// squared length of the difference to its worker's gradient before (pgns.Change); the Learner fills it in, 0: not
+	// known
+	Change float64
 }
 
 // Outcome is what an update brought.
@@ -504,7 +506,8 @@ func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error
 	if r.net == nil {
 		m, a := r.ringModel(len(members))
 		took := m.Seconds(a, len(members), r.Bytes)
-		r.result.Bytes += 2 * float64(len(members)-1) * float64(r.Bytes) // what any algorithm that divides the work must send in all
+		// what any algorithm that divides the work must send in all
+		r.result.Bytes += 2 * float64(len(members)-1) * float64(r.Bytes)
 		r.released = append(r.released[:0], members...)
 		for _, w := range r.released {
 			if err := r.begin(w, version, at+time.Duration(took*1e9)); err != nil {

@@ -53,7 +53,8 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// A worker's wait lasts until it is released, one latency after the update; those who still wait at the end have waited until then.
+// A worker's wait lasts until it is released, one latency after the update; those who still wait at the end have waited
+// until then.
 func TestWaits(t *testing.T) {
 	e := &ear{worker: 0}
 	if _, err := Run(Config{Times: steady(100*ms, 300*ms), Learner: &counter{}, Pilot: e, Batch: 8, Latency: 10 * ms, Limit: 500 * ms}); err != nil {
@@ -129,7 +130,8 @@ func TestTallyTakesTheMean(t *testing.T) {
 	}
 }
 
-// What happens at the same time happens in a fixed order: gradients, validations, what is to be done, the network; the lowest number first.
+// What happens at the same time happens in a fixed order: gradients, validations, what is to be done, the network; the
+// lowest number first.
 func TestAgenda(t *testing.T) {
 	want := []event{{1, flow, 9}, {2, arrival, 3}, {2, arrival, 4}, {2, validation, 0}, {2, timer, 1}, {2, timer, 2}, {2, flow, 0}, {3, arrival, 0}}
 	var q agenda
@@ -143,7 +145,8 @@ func TestAgenda(t *testing.T) {
 	}
 }
 
-// Many events, close together or far apart or all at once, come in the order in which few would; also where those that come make others, sooner or later.
+// Many events, close together or far apart or all at once, come in the order in which few would; also where those that
+// come make others, sooner or later.
 func TestAgendaOfMany(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q agenda
@@ -215,7 +218,8 @@ func TestRiderCrossesItsLink(t *testing.T) {
 	p := modes.SSGD(3)
 	p.Groups = []modes.Group{{Members: []star.Worker{0, 1}, Quorum: 2, Riders: []star.Worker{2}}}
 	e := &ear{worker: 2}
-	// Updates are at 100, 200, … ms. Worker 2 computes until 90 ms, and 1 MB is with a member at 190 ms. The parameters are there at 300 ms.
+	// Updates are at 100, 200, … ms. Worker 2 computes until 90 ms, and 1 MB is with a member at 190 ms. The parameters
+	// are there at 300 ms.
 	if _, err := Run(Config{Times: steady(100*ms, 100*ms, 90*ms), Plan: p, Learner: &counter{}, Pilot: e, Batch: 8, Network: n, Ring: &Ring{}, Bytes: 1_000_000, Limit: 600 * ms}); err != nil {
 		t.Fatal(err)
 	}

@@ -51,8 +51,10 @@ type Quadratic struct {
 	Sigma     float64   // standard deviation of each coordinate of one sample's gradient
 	Rate      float64   // η
 	Momentum  float64   // μ: v ← μ·v + gradient, w ← w − η·v
-	DANA      bool      // a velocity of each worker (rule.WorkerMomentum) in place of that one: only a shard has these, so methods that [Config.Use] sets up have one
-	Seed      uint64
+	// a velocity of each worker (rule.WorkerMomentum) in place of that one: only a shard has these, so methods that
+	// [Config.Use] sets up have one
+	DANA bool
+	Seed uint64
 
 	round  float64
 	w      []float64

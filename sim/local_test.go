@@ -10,7 +10,8 @@ import (
 	"star/train/optim"
 )
 
-// flown is a run of --mode auto in virtual time, 4 workers that are equally fast, an iteration of which takes 100 ms, so much of it for the exchange, whatever its samples.
+// flown is a run of --mode auto in virtual time, 4 workers that are equally fast, an iteration of which takes 100 ms,
+// so much of it for the exchange, whatever its samples.
 func flown(t *testing.T, method string, fixed float64, own optim.Config, limit time.Duration) (*Trained, Result) {
 	t.Helper()
 	s, err := ParseScenario("links", []byte("workers: 4\njitter: 0.02\niteration: 100ms\nfixed: "+map[bool]string{true: "0.9", false: "0.2"}[fixed > 0.5]+"\n"))
@@ -33,8 +34,9 @@ func flown(t *testing.T, method string, fixed float64, own optim.Config, limit t
 	return l, r
 }
 
-// The controller takes local steps in a cluster whose pushes dominate, with every optimiser whose steps workers can make, stays with them, and applies several times as many samples.
-// Where computing dominates, or with Adam, it takes none.
+// The controller takes local steps in a cluster whose pushes dominate, with every optimiser whose steps workers can
+// make, stays with them, and applies several times as many samples. Where computing dominates, or with Adam, it takes
+// none.
 func TestAutoTakesLocalSteps(t *testing.T) {
 	for _, c := range []optim.Config{{LR: 0.01}, {Name: optim.Momentum, LR: 0.001}, {Name: optim.Nesterov, LR: 0.001}, {Name: optim.DANA, LR: 0.001}, {Name: optim.Adam, LR: 0.001}} {
 		name := c.WithDefaults().Name
@@ -62,7 +64,8 @@ func TestAutoTakesLocalSteps(t *testing.T) {
 	}
 }
 
-// Into local steps and out of them while a job runs, also to ASGD, where updates have some that bring gradients and some that have made steps: parameters are about where those of SSGD are after as many samples.
+// Into local steps and out of them while a job runs, also to ASGD, where updates have some that bring gradients and
+// some that have made steps: parameters are about where those of SSGD are after as many samples.
 func TestIntoLocalStepsAndBack(t *testing.T) {
 	for _, own := range []optim.Config{{LR: 0.01}, {Name: optim.Momentum, LR: 0.001}, {Name: optim.DANA, LR: 0.001}} {
 		c := Config{Times: steady(100*ms, 100*ms, 100*ms, 130*ms), Batch: 8, Limit: 60 * time.Second, Target: 2}

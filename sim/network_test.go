@@ -16,7 +16,8 @@ import (
 	"star/train/optim"
 )
 
-// Rates are feasible, and max-min fair: whoever has less than it could use shares a full resource with nobody who has more.
+// Rates are feasible, and max-min fair: whoever has less than it could use shares a full resource with nobody who has
+// more.
 func TestShares(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var f fluid
@@ -119,7 +120,8 @@ func TestNetworkTimes(t *testing.T) {
 	}
 }
 
-// A shard makes one update after the other, in their order, and sends when it is through; who has left meanwhile gets nothing.
+// A shard makes one update after the other, in their order, and sends when it is through; who has left meanwhile gets
+// nothing.
 func TestShardsQueue(t *testing.T) {
 	for name, test := range map[string]struct {
 		servers  int
@@ -127,11 +129,13 @@ func TestShardsQueue(t *testing.T) {
 		order    []star.Worker
 		arrivals []time.Duration
 	}{
-		// Gradients are there at 100, 101 and 102 ms, their updates take 50 ms each: at 150, 200 and 250 ms the workers begin anew.
+		// Gradients are there at 100, 101 and 102 ms, their updates take 50 ms each: at 150, 200 and 250 ms the workers begin
+		// anew.
 		"three at once": {1, nil, []star.Worker{0, 1, 2, 0, 1, 2, 0, 1, 2}, []time.Duration{100, 101, 102, 250, 301, 352, 400, 452, 504}},
 		// Each of two shards has half as much to do, beside the other.
 		"two shards": {2, nil, []star.Worker{0, 1, 2, 0, 1, 2}, []time.Duration{100, 101, 102, 225, 251, 277}},
-		// Worker 1 leaves in the middle of its update, and is back before that is made: the parameters that it gets are those after the third, at 250 ms.
+		// Worker 1 leaves in the middle of its update, and is back before that is made: the parameters that it gets are those
+		// after the third, at 250 ms.
 		"one leaves": {1, []Failure{{Worker: 1, At: 160 * ms, Back: 170 * ms}}, []star.Worker{0, 1, 2, 0, 1, 2, 0}, []time.Duration{100, 101, 102, 250, 351, 352, 400}},
 	} {
 		l := &told{}
@@ -262,8 +266,8 @@ func TestFailure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Updates at 300 of all; at 450, when it is gone, of the two; at 550, 650 and 750 of the two, since the third is not there or waited for only
-	// from its return on: 720 + 300 = 1020. Then of all.
+	// Updates at 300 of all; at 450, when it is gone, of the two; at 550, 650 and 750 of the two, since the third is not
+	// there or waited for only from its return on: 720 + 300 = 1020. Then of all.
 	var of []int
 	for _, g := range l.applied {
 		if g.Worker == 0 {
@@ -289,7 +293,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// With links that are nobody else's the simulated bound is the one of the formula, whose iterations have pull and push in them.
+// With links that are nobody else's the simulated bound is the one of the formula, whose iterations have pull and push
+// in them.
 func TestFirstOrder(t *testing.T) {
 	times := Steady{Iteration: []time.Duration{100 * ms, 100 * ms, 100 * ms, 300 * ms}}
 	whole := Steady{Iteration: []time.Duration{122 * ms, 122 * ms, 122 * ms, 322 * ms}}

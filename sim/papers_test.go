@@ -30,9 +30,10 @@ func (m memoryless) Spend(w star.Worker, step int64, _ time.Duration, load float
 	return Spent{Compute: max(1, time.Duration(load*(float64(m.least)+x*1e9)))}
 }
 
-// The time of an update that Dutta, Joshi, Ghosh, Dube and Nagpurkar (AISTATS 2018, section 3) work out for exponential iterations of rate r = 1 among
-// N = 4: K-sync (H_N − H_(N−K))/r, K-batch-sync and K-batch-async K/(N·r), ASGD 1/(N·r). Who is cancelled here is so after the block that it is at, of 100. K-async waits for
-// as long as K-sync where iterations are memoryless.
+// The time of an update that Dutta, Joshi, Ghosh, Dube and Nagpurkar (AISTATS 2018, section 3) work out for exponential
+// iterations of rate r = 1 among N = 4: K-sync (H_N − H_(N−K))/r, K-batch-sync and K-batch-async K/(N·r), ASGD 1/(N·r).
+// Who is cancelled here is so after the block that it is at, of 100. K-async waits for as long as K-sync where
+// iterations are memoryless.
 func TestErrorRuntime(t *testing.T) {
 	const updates, within = 2500, 0.05
 	interval := func(name string, times Times) float64 {
@@ -92,8 +93,9 @@ func (f *flips) Decide(at time.Duration) (modes.Plan, string, bool) {
 	return f.now, "", true
 }
 
-// The fence of Sync-Switch: workers that take 1, 1.01, 1.5 and 1.51 s go over to ASP at 1.2 s and back at 2.6 s, where the released program makes an update of 2 of 4
-// gradients. Here, wherever the changes are: while BSP is in force no update is partial, and nobody is lost.
+// The fence of Sync-Switch: workers that take 1, 1.01, 1.5 and 1.51 s go over to ASP at 1.2 s and back at 2.6 s, where
+// the released program makes an update of 2 of 4 gradients. Here, wherever the changes are: while BSP is in force no
+// update is partial, and nobody is lost.
 func TestFence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 9).Draw(t, "n")
@@ -156,7 +158,8 @@ func (r ramp) Gradient(dst, _ []float32, from int64, _ int) error {
 
 func (r ramp) Accuracy([]float32) (float64, error) { return 0, nil }
 
-// LB-BSP: shares 192, 64, 128, 128 and gradients 1, 5, 2, 3 make a step of 2.25, not of their mean, 2.75. Backup workers, 4 of 5: the mean of the first four.
+// LB-BSP: shares 192, 64, 128, 128 and gradients 1, 5, 2, 3 make a step of 2.25, not of their mean, 2.75. Backup
+// workers, 4 of 5: the mean of the first four.
 func TestWeightedSteps(t *testing.T) {
 	shares := modes.SSGD(4)
 	shares.Shares = []int{192, 64, 128, 128}
@@ -239,7 +242,8 @@ func (p *plainly) steps(g Gradient, lr float64, pull ...float64) []float64 {
 	return x
 }
 
-// What becomes of models of the workers' own in the simulator is what the papers say: AD-PSGD, EASGD in both forms, DiLoCo, post-local SGD.
+// What becomes of models of the workers' own in the simulator is what the papers say: AD-PSGD, EASGD in both forms,
+// DiLoCo, post-local SGD.
 func TestModelsOfTheirOwn(t *testing.T) {
 	const lr, batch = 1.0, 8
 	// join has the worker read the centre.
@@ -330,7 +334,8 @@ func name(method string) string {
 	return spec.Entry.Name
 }
 
-// gossips is AD-PSGD: a worker's model is averaged with another one's, then takes the step that its gradient says, which was computed on what it was sent.
+// gossips is AD-PSGD: a worker's model is averaged with another one's, then takes the step that its gradient says,
+// which was computed on what it was sent.
 func gossips(graph rule.Graph, lr float64) *plainly {
 	return &plainly{made: func(p *plainly, v int64, gs []Gradient) {
 		for _, g := range gs {
@@ -355,7 +360,8 @@ func gossips(graph rule.Graph, lr float64) *plainly {
 	}}
 }
 
-// springs is EASGD: who exchanges has its model and the centre move towards each other by d, its model at once, the centre when its next push arrives.
+// springs is EASGD: who exchanges has its model and the centre move towards each other by d, its model at once, the
+// centre when its next push arrives.
 func springs(beta, lr float64) *plainly {
 	pull := make(map[int][]float64)
 	return &plainly{
@@ -378,7 +384,8 @@ func springs(beta, lr float64) *plainly {
 	}
 }
 
-// A controller hears of the noise where every update is of one gradient, by how each worker's gradients differ: as in a real job.
+// A controller hears of the noise where every update is of one gradient, by how each worker's gradients differ: as in a
+// real job.
 func TestNoiseOfSingleGradients(t *testing.T) {
 	l := &spied{Trained: Trained{Task: line{}, Rule: descent(1)}, t: t, last: map[star.Worker][]float32{}}
 	noise, err := NewNoise(3, 16)

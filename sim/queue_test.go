@@ -44,7 +44,8 @@ func TestPartsOfPieces(t *testing.T) {
 	}
 }
 
-// The pace of a queue is that by which modes prices it: with workers that always take the same time, each round is the one that is played there.
+// The pace of a queue is that by which modes prices it: with workers that always take the same time, each round is the
+// one that is played there.
 func TestQueuePace(t *testing.T) {
 	times := []time.Duration{100 * ms, 130 * ms, 70 * ms, 300 * ms}
 	want, err := price.PaceOf(queued(4, 8), times)
@@ -83,7 +84,8 @@ func TestQueueIsSSGD(t *testing.T) {
 		}
 		return l
 	}
-	// In 3 s: 15 rounds of SSGD of 0.2 s, and of the queue of parts of 40, 40 and 100 ms, of which the slow worker takes two and the others five.
+	// In 3 s: 15 rounds of SSGD of 0.2 s, and of the queue of parts of 40, 40 and 100 ms, of which the slow worker takes
+	// two and the others five.
 	a, b := run(modes.SSGD(3), 200*ms, 200*ms, 200*ms), run(queued(3, 4), 160*ms, 160*ms, 400*ms)
 	if a.used != b.used || a.used < 300 {
 		t.Fatalf("%d samples with SSGD, %d with the queue", a.used, b.used)
@@ -130,8 +132,9 @@ func TestQueueOverLinks(t *testing.T) {
 	}
 }
 
-// Nobody begins a part that is beyond the round once it has heard that the last one was taken, however long that takes compared with parts: two workers with parts of 2 samples of 8 are done with a round of 16 in four parts
-// each, not five.
+// Nobody begins a part that is beyond the round once it has heard that the last one was taken, however long that takes
+// compared with parts: two workers with parts of 2 samples of 8 are done with a round of 16 in four parts each, not
+// five.
 func TestQueueHearsOfItsEnd(t *testing.T) {
 	queue := modes.SSGD(2)
 	queue.Queue = 4

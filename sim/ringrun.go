@@ -178,7 +178,8 @@ func (o *ringRun) goesOn(at time.Duration, w star.Worker) error {
 				}
 			}
 		case wire.Release:
-			if !slices.Contains(m.ring.Members, w) && m.sent && m.release.Start == next.Start { // it has computed that, for another parent
+			// it has computed that, for another parent
+			if !slices.Contains(m.ring.Members, w) && m.sent && m.release.Start == next.Start {
 				o.sit(w)
 				continue
 			}

@@ -90,7 +90,8 @@ func TestClosedRounds(t *testing.T) {
 	if slices.ContainsFunc(r.of, func(s string) bool { return s != "[0 1 2]" }) || got.Dropped != got.Updates {
 		t.Errorf("updates of %v, %d gradients dropped", r.of, got.Dropped)
 	}
-	if each := got.Time.Seconds() / float64(got.Updates); each < 0.12 || each > 0.14 { // worker 2 closes rounds after 0.12 s; the last one ends its part
+	// worker 2 closes rounds after 0.12 s; the last one ends its part
+	if each := got.Time.Seconds() / float64(got.Updates); each < 0.12 || each > 0.14 {
 		t.Errorf("a round took %.3f s", each)
 	}
 }

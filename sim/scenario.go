@@ -43,7 +43,8 @@ type Scenario struct {
 
 	Batch   int      `yaml:"batch"`   // samples of a worker; default 128
 	Latency Duration `yaml:"latency"` // default 1ms
-	Samples int64    `yaml:"samples"` // of the job, for baselines that go by the part of it that is done; default: not known
+	// of the job, for baselines that go by the part of it that is done; default: not known
+	Samples int64 `yaml:"samples"`
 
 	// Machines and links. Without hosts every worker has its own, and pushing takes the part of an iteration that
 	// Fixed says.
@@ -148,9 +149,10 @@ type Learning struct {
 	Sigma     float64 `yaml:"sigma"`     // quadratic: noise of one sample; default 1
 	Rate      float64 `yaml:"rate"`      // quadratic: learning rate; default 0.1
 	Momentum  float64 `yaml:"momentum"`  // quadratic: of the optimiser; default 0
-	Optimizer string  `yaml:"optimizer"` // quadratic: momentum (the default: heavy ball, plain SGD where momentum is 0) or dana
-	Noise     float64 `yaml:"noise"`     // tally: φ in samples; default 1000
-	Kappa     float64 `yaml:"kappa"`     // tally: κ; default 0.05
+	// quadratic: momentum (the default: heavy ball, plain SGD where momentum is 0) or dana
+	Optimizer string  `yaml:"optimizer"`
+	Noise     float64 `yaml:"noise"` // tally: φ in samples; default 1000
+	Kappa     float64 `yaml:"kappa"` // tally: κ; default 0.05
 }
 
 // Duration is a time such as 600ms.

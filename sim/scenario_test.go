@@ -235,7 +235,8 @@ func FuzzScenario(f *testing.F) {
 	})
 }
 
-// A learner with momentum: auto knows of it, and does not choose what is stale by most of a round, where without it that is the best.
+// A learner with momentum: auto knows of it, and does not choose what is stale by most of a round, where without it
+// that is the best.
 func TestMomentumOfAScenario(t *testing.T) {
 	for momentum, asgd := range map[string]bool{"0": true, "0.9": false} {
 		s, err := ParseScenario("s", []byte("workers: 8\njitter: 0.05\ntimes: {3: 1800ms}\nlearner: {momentum: "+momentum+", rate: 0.02, sigma: 3}\ntarget: 1\n"))

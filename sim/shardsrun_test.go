@@ -25,7 +25,8 @@ func (u uneven) Spend(w star.Worker, step int64, _ time.Duration, share float64)
 	return Spent{Compute: time.Duration(share * (1 + float64(w)*0.3 + 2*r.Float64()) * 1e8), Push: time.Duration(r.IntN(5e6))}
 }
 
-// noted is a Learner, and a Pilot, that notes whose gradients make which version, and when, and changes the plan at some.
+// noted is a Learner, and a Pilot, that notes whose gradients make which version, and when, and changes the plan at
+// some.
 type noted struct {
 	plans map[int64]modes.Plan
 	now   int64
@@ -62,8 +63,9 @@ func (n *noted) Decide(time.Duration) (modes.Plan, string, bool) {
 	return p, "it is time", ok
 }
 
-// The engine of coordinators makes the same versions of the same workers' gradients at the same nanosecond as the Barrier alone, whatever plans follow on each other and whoever
-// leaves and comes back: so what is said of the one is said of the other.
+// The engine of coordinators makes the same versions of the same workers' gradients at the same nanosecond as the
+// Barrier alone, whatever plans follow on each other and whoever leaves and comes back: so what is said of the one is
+// said of the other.
 func TestEngineDecidesLikeTheBarrier(t *testing.T) {
 	plans := []string{"ssgd", "asgd", "x=2", "x=3", "backup=1", "ssp=1", "groups=0,1/2,3", "groups=0-2+3", "groups=0-1+2,3", "groups=0,1 held=2,3", "backup=1 micro=3 cap=1h", "ssgd micro=4 cap=250ms", "x=2 micro=2 cap=1h"}
 	still := slices.Concat(plans, []string{"ssgd shares=6,3,5,2", "ssgd local=3", "asgd local=2", "kbatch=2", "kbatch-async=3", "groups=0-2:2*/3"})
@@ -154,8 +156,9 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// Over links of 100 MB/s a vector of 10 MB takes 100 ms, and four of them 400 ms over the server's. In a tree of two pairs the server's link carries two; a child gets its parameters,
-// 100 ms later than its parent, computes for 100 ms, and brings its gradient in 100 ms.
+// Over links of 100 MB/s a vector of 10 MB takes 100 ms, and four of them 400 ms over the server's. In a tree of two
+// pairs the server's link carries two; a child gets its parameters, 100 ms later than its parent, computes for 100 ms,
+// and brings its gradient in 100 ms.
 func TestTreeOverLinks(t *testing.T) {
 	for text, want := range map[string][]time.Duration{
 		"ssgd":                {900 * ms, 1800 * ms, 2700 * ms},

@@ -101,8 +101,9 @@ const validationFrom = int64(1) << 40
 
 // read is what a worker computes with.
 type read struct {
-	of      *snapshot
-	was     *snapshot // one version before, of a worker that may make steps of its own and has made none; nil: it is not known
+	of *snapshot
+	// one version before, of a worker that may make steps of its own and has made none; nil: it is not known
+	was     *snapshot
 	version int64
 	from    int64 // position of its samples
 	n       int   // how many were handed out

@@ -102,7 +102,8 @@ func (h *byHand) Update(_ int64, gs []Gradient) Outcome {
 	return Outcome{}
 }
 
-// Whatever the plan and the times, the shard makes of the gradients what the formula says, each on what its worker had read.
+// Whatever the plan and the times, the shard makes of the gradients what the formula says, each on what its worker had
+// read.
 func TestTrainedAgrees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "n")

@@ -151,9 +151,9 @@ var reasons = []struct {
 	name string
 }{{0x4, "power cap"}, {0x8, "hardware slowdown"}, {0x10, "sync boost"}, {0x20, "too hot"}, {0x40, "much too hot"}, {0x80, "power brake"}}
 
-// A cause is named when it explains margin more of the lost time than the next one, and besides a standard error of the difference. No
-// value between 0 and 1 has a standard deviation of more than a half (Popoviciu 1935), so that of the mean of n is at most 0.5/√n; samples
-// of the host are as many as there were periods of sampling.
+// A cause is named when it explains margin more of the lost time than the next one, and besides a standard error of the
+// difference. No value between 0 and 1 has a standard deviation of more than a half (Popoviciu 1935), so that of the
+// mean of n is at most 0.5/√n; samples of the host are as many as there were periods of sampling.
 const margin = 0.2
 
 // grounds are what a cause is concluded from: iterations of a slow worker, bad, and those of the others, ref.
@@ -178,8 +178,9 @@ var words = [...]string{"something else", "computing", "quota", "steal", "conten
 // comparable reports whether there is lost time.
 func (g *grounds) comparable() bool { return g.bad.n > 0 && g.ref.n > 0 && g.bad.own > g.ref.own }
 
-// attribute returns the cause for which iterations like bad take longer than iterations like ref, and the claims: the best one, and the best of another cause. What the host
-// did to the process shows in every part of the time, so parts explain what that leaves.
+// attribute returns the cause for which iterations like bad take longer than iterations like ref, and the claims: the
+// best one, and the best of another cause. What the host did to the process shows in every part of the time, so parts
+// explain what that leaves.
 func (g *grounds) attribute() (cause Cause, best, next claim) {
 	if !g.comparable() {
 		return Unknown, best, next
@@ -196,7 +197,8 @@ func (g *grounds) attribute() (cause Cause, best, next claim) {
 			continue
 		}
 		c.explains = min(c.explains, 1)
-		if c.cause == Contention { // threads that wait for bytes wait for processors, too, but it is not that which takes long
+		// threads that wait for bytes wait for processors, too, but it is not that which takes long
+		if c.cause == Contention {
 			c.explains = min(c.explains, 2*(1-out-in))
 		}
 		left = max(left-c.explains, 0)
@@ -238,8 +240,8 @@ func (g *grounds) evidence() []Evidence {
 	return why
 }
 
-// waiting is how long, per second, a worker would wait for a processor that waits as long as the others per second of processor time: a
-// worker that computes more waits more where processors are busy.
+// waiting is how long, per second, a worker would wait for a processor that waits as long as the others per second of
+// processor time: a worker that computes more waits more where processors are busy.
 func waiting(bad, ref *profile) float64 {
 	if ref.cpu <= 0 {
 		return ref.mean(star.RunDelay)
@@ -266,7 +268,8 @@ func (g *grounds) byHost(claims []claim) []claim {
 		offer(GPU, explains, (*grounds).heldGPU)
 	}
 
-	// A thread that the quota holds back counts as waiting, too, and one of a group that has nearly used up its quota waits for that.
+	// A thread that the quota holds back counts as waiting, too, and one of a group that has nearly used up its quota
+	// waits for that.
 	throttled := bad.above(ref, star.Throttled)
 	queue := max(bad.beyond(star.RunDelay, waiting(bad, ref))-throttled, 0)
 	held := throttled
@@ -362,7 +365,8 @@ func (g *grounds) byPart(claims []claim) []claim {
 		pauses = min(max((g.calm-hardly)/(fifth-hardly), 0), 1)
 	}
 	paused := share(compute) * pauses
-	if still := bad.above(ref, star.Stalled) / (1 - ref.own/bad.own); g.calm > fifth { // a stopped process neither sends nor receives
+	// a stopped process neither sends nor receives
+	if still := bad.above(ref, star.Stalled) / (1 - ref.own/bad.own); g.calm > fifth {
 		for i := range claims[networks:] {
 			p := min(claims[networks+i].explains, still)
 			claims[networks+i].explains -= p

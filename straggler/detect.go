@@ -35,15 +35,16 @@ type Config struct {
 	// caches are cold: 3; −1: none.
 	Warmup int
 
-	// Together is the minimum duration of judged iterations of a worker: shorter ones are judged in groups of that duration, by their
-	// means. 0: each iteration is judged. A long one ends its group, so it is seen. With a queue (see Queue) it has no effect.
+	// Together is the minimum duration of judged iterations of a worker: shorter ones are judged in groups of that
+	// duration, by their means. 0: each iteration is judged. A long one ends its group, so it is seen. With a queue (see
+	// Queue) it has no effect.
 	Together time.Duration
 
 	// Collective: Push is a wait for others (all-reduce), and Transit and Pull are not the worker's own times.
 	Collective bool
 
-	// Stops: Stalled is only the time for which signals have stopped the process, with its times: occasional stops of one worker, and
-	// not of others, make it slow, independent of other causes of long iterations.
+	// Stops: Stalled is only the time for which signals have stopped the process, with its times: occasional stops of one
+	// worker, and not of others, make it slow, independent of other causes of long iterations.
 	Stops bool
 }
 
@@ -133,8 +134,8 @@ const (
 	parts
 )
 
-// An iteration is beyond the fast ones, or far beyond, as a whole; or one part of it is: where processors are shared, computing
-// varies so much that no other change would be seen.
+// An iteration is beyond the fast ones, or far beyond, as a whole; or one part of it is: where processors are shared,
+// computing varies so much that no other change would be seen.
 const (
 	past  = iota
 	far                        // as a whole
@@ -143,7 +144,8 @@ const (
 	views = held + 1
 )
 
-// reach is how many times Ratio and Least an iteration must take more than the fast ones', as a whole, to be past them, or far past.
+// reach is how many times Ratio and Least an iteration must take more than the fast ones', as a whole, to be past them,
+// or far past.
 var reach = [...]float64{past: leniency, far: 4}
 
 // sample is the kept part of a record.
@@ -236,8 +238,8 @@ func (e *evidence) add(step int64, p, q, weight, most float64) {
 	e.sum = min(max(e.sum+weight*math.Log(q/p), 0), most)
 }
 
-// A scheduler that is short of processors treats a thread well or badly for some ten milliseconds, so shorter iterations are
-// no observations of their own: they count as the part of apart that they last.
+// A scheduler that is short of processors treats a thread well or badly for some ten milliseconds, so shorter
+// iterations are no observations of their own: they count as the part of apart that they last.
 const apart = 0.1 // s
 
 func (s *sample) weight() float64 { return min(s.n*s.own/apart, 1) }
@@ -282,7 +284,8 @@ func New(c Config) (*Detector, error) {
 	return &Detector{cfg: c, least: max(c.Least, 0).Seconds(), workers: make([]watch, c.Workers), ref: reference{member: make([]bool, c.Workers)}}, nil
 }
 
-// Thresholds are those of the Config that may be changed while it detects, by the names of star ctl set. Times are in seconds.
+// Thresholds are those of the Config that may be changed while it detects, by the names of star ctl set. Times are in
+// seconds.
 func (d *Detector) Thresholds() map[string]float64 {
 	return map[string]float64{"verdict-ratio": d.cfg.Ratio, "verdict-least": d.least, "verdict-certainty": d.cfg.Certain}
 }
@@ -299,8 +302,8 @@ func (d *Detector) Set(name string, v float64) {
 	}
 }
 
-// Queue sets whether, from the next record on, free workers take the samples of a round, in parts of one size. A slow worker does less
-// there, and finishes with all others, so an iteration counts as the number of rounds for a batch.
+// Queue sets whether, from the next record on, free workers take the samples of a round, in parts of one size. A slow
+// worker does less there, and finishes with all others, so an iteration counts as the number of rounds for a batch.
 func (d *Detector) Queue(on bool) {
 	d.queue = on
 	for i := range d.workers {
@@ -318,7 +321,8 @@ func (w *watch) add(r *star.Record) {
 	w.sum = *r
 }
 
-// group adds an iteration to those of w that were not judged yet. When they have taken as long as least it returns their mean, and how many they are, else 0.
+// group adds an iteration to those of w that were not judged yet. When they have taken as long as least it returns
+// their mean, and how many they are, else 0.
 func (w *watch) group(r star.Record, least time.Duration) (star.Record, int) {
 	w.add(&r)
 	n := w.rounds
@@ -332,7 +336,8 @@ func (w *watch) group(r star.Record, least time.Duration) (star.Record, int) {
 	return r, n
 }
 
-// gather adds a round with a queue to those that w has made since its last batch. It reports whether there is one; then it returns what a batch of size samples has taken.
+// gather adds a round with a queue to those that w has made since its last batch. It reports whether there is one; then
+// it returns what a batch of size samples has taken.
 func (w *watch) gather(r star.Record, size int) (star.Record, bool) {
 	if w.add(&r); r.Samples < max(size, 1) {
 		return r, false
@@ -623,8 +628,8 @@ func (d *Detector) judge(id star.Worker, step int64) []Event {
 	return []Event{{Kind: Slow, Worker: id, Step: step, Verdict: w.told()}}
 }
 
-// onset is the likeliest step at which slowness began, not before from, if most iterations have been beyond the fast ones
-// since then, or one of three, and one of twenty was before.
+// onset is the likeliest step at which slowness began, not before from, if most iterations have been beyond the fast
+// ones since then, or one of three, and one of twenty was before.
 func (w *watch) onset(from int64) (since int64) {
 	best := math.Inf(-1)
 	for _, p := range []float64{0.8, 1. / 3} {
@@ -695,21 +700,22 @@ func (d *Detector) others(id int) (h habits) {
 }
 
 // Slow workers are found with Page's cumulative sum (Biometrika 41, 1954), the test that notices a change of
-// probabilities soonest: with the usual rate p₀ and the suspected p₁ something that is the case adds ln p₁/p₀ and something that is not
-// ln (1−p₁)/(1−p₀), and the sum is never below 0. False alarms are at least e^Certain records apart (Lorden, Annals of
-// Mathematical Statistics 42, 1971). The usual rates are those of the fast ones. Long iterations cluster where
-// processors are shared, so there is a rate after each of the two possible previous observations: the
-// logarithm is that of a Markov chain.
+// probabilities soonest: with the usual rate p₀ and the suspected p₁ something that is the case adds ln p₁/p₀ and
+// something that is not ln (1−p₁)/(1−p₀), and the sum is never below 0. False alarms are at least e^Certain records
+// apart (Lorden, Annals of Mathematical Statistics 42, 1971). The usual rates are those of the fast ones. Long
+// iterations cluster where processors are shared, so there is a rate after each of the two possible previous
+// observations: the logarithm is that of a Markov chain.
 const (
 	suspected = 0.2 // p₁ of pauses, or five times the usual rate
-	seldom    = 10  // iterations without a long one, which one worker in ten that pauses has by chance: earlier ones are chance, too
+	// iterations without a long one, which one worker in ten that pauses has by chance: earlier ones are chance, too
+	seldom = 10
 )
 
 // slower is p₁ of being beyond the fast ones, at least, or half of the rest to 1.
 var slower = [views]float64{past: 0.6, far: 0.4, first + int(load): 0.6, first + int(compute): 0.6, first + int(out): 0.6, first + int(in): 0.6, held: 0.6}
 
-// count adds the i-th last iteration of a worker to the evidence. A second long one in a row is no evidence of pauses: that is how
-// steady slowness begins.
+// count adds the i-th last iteration of a worker to the evidence. A second long one in a row is no evidence of pauses:
+// that is how steady slowness begins.
 func (d *Detector) count(w *watch, i int, others habits) {
 	now, last := w.back(i), &sample{}
 	if i+1 < len(w.window) {
@@ -765,7 +771,8 @@ func (s *sample) halted(share float64) bool {
 	return still > share
 }
 
-// begin opens an episode of slowness of a worker, with its kept samples. For a worker that is stopped occasionally, only the stops count.
+// begin opens an episode of slowness of a worker, with its kept samples. For a worker that is stopped occasionally,
+// only the stops count.
 func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses, halts bool) {
 	w.slow, w.verdict, w.stops = true, Verdict{Since: since}, halts
 	d.slow = append(d.slow, id)
@@ -807,9 +814,9 @@ func (w *watch) calmly(s *sample) bool {
 	return !ok || math.IsNaN(usual) || cpu >= 0.85*usual
 }
 
-// reconsider checks whether a slow worker still is slow, updates the numbers of its verdict, and detects a change of its cause. The
-// test is that of count in reverse: usual is the rate at which it was beyond the fast ones while it was slow, of all records before
-// those against it, and suspected the rate of the others.
+// reconsider checks whether a slow worker still is slow, updates the numbers of its verdict, and detects a change of
+// its cause. The test is that of count in reverse: usual is the rate at which it was beyond the fast ones while it was
+// slow, of all records before those against it, and suspected the rate of the others.
 func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habits) []Event {
 	now := w.back(0)
 	own := now.own
@@ -860,8 +867,8 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 	return []Event{{Kind: Changed, Worker: id, Step: step, Verdict: w.told()}}
 }
 
-// lasts is the number of observations in the mean of a slow worker: when the mean is hardly above that of the fast ones for this long,
-// the worker has recovered, independent of single iterations.
+// lasts is the number of observations in the mean of a slow worker: when the mean is hardly above that of the fast ones
+// for this long, the worker has recovered, independent of single iterations.
 const lasts = 40
 
 // lasting is how many records in a row must speak for another cause.

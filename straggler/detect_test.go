@@ -207,7 +207,8 @@ func TestWhoAndWhy(t *testing.T) {
 					continue
 				}
 				caught++
-				if v.Since > 43 || v.Since < 28 && (v.Cause != Pauses || v.Since < 10) { // a long iteration by chance may be the first
+				// a long iteration by chance may be the first
+				if v.Since > 43 || v.Since < 28 && (v.Cause != Pauses || v.Since < 10) {
 					t.Errorf("seed %d: since %d, injured at 30", seed, v.Since)
 				}
 				if last = v.String(); v.Cause == c.want {
@@ -234,8 +235,9 @@ func attribute(bad, ref *profile) (Cause, []Evidence) {
 	return c, g.evidence()
 }
 
-// On a busy host a worker that computes more waits more for a processor. That is its work, unless it waits longer than the others for as much of one. Numbers
-// are those of a job of four PyTorch scripts on two processors that 25 others wanted, too.
+// On a busy host a worker that computes more waits more for a processor. That is its work, unless it waits longer than
+// the others for as much of one. Numbers are those of a job of four PyTorch scripts on two processors that 25 others
+// wanted, too.
 func TestMoreWorkOnABusyHost(t *testing.T) {
 	of := func(own, cpu, delay float64) *profile {
 		p := &profile{n: 27, took: 10, own: own, cpu: cpu}
@@ -303,9 +305,10 @@ func TestOneEpisode(t *testing.T) {
 	}
 }
 
-// crowded makes records as workers on fewer processors have them, by the numbers of a default job: 1.5 ms of computing, which
-// take three or four times as long while somebody else has the processor, for some iterations in a row. What a worker waits
-// shows in run_delay of all, because it is a mean over ten iterations. The last worker sleeps for twice what it has computed.
+// crowded makes records as workers on fewer processors have them, by the numbers of a default job: 1.5 ms of computing,
+// which take three or four times as long while somebody else has the processor, for some iterations in a row. What a
+// worker waits shows in run_delay of all, because it is a mean over ten iterations. The last worker sleeps for twice
+// what it has computed.
 type crowded struct {
 	rnd   *rand.Rand
 	busy  [4]bool
@@ -343,8 +346,9 @@ func (j *crowded) iteration() (rs []star.Record) {
 	return rs
 }
 
-// Where processors are shared, a worker that is slow all the time is not as fast as the others again whenever these have to
-// wait, nor does it pause then, nor is it faster because it is given less to do. A worker that is not slow is not blamed.
+// Where processors are shared, a worker that is slow all the time is not as fast as the others again whenever these
+// have to wait, nor does it pause then, nor is it faster because it is given less to do. A worker that is not slow is
+// not blamed.
 func TestSharedProcessors(t *testing.T) {
 	for seed := range uint64(10) {
 		j := &crowded{rnd: rand.New(rand.NewPCG(seed, 5)), slow: true}
@@ -550,8 +554,9 @@ func TestShortIterations(t *testing.T) {
 	}
 }
 
-// Iterations of 1 ms that are judged in groups of 10 ms: who is slow is named with its cause, who stands still now and then too, and who has recovered is let go. Of the steps that
-// it is said to have been slow in, the ends are those of groups.
+// Iterations of 1 ms that are judged in groups of 10 ms: who is slow is named with its cause, who stands still now and
+// then too, and who has recovered is let go. Of the steps that it is said to have been slow in, the ends are those of
+// groups.
 func TestTogether(t *testing.T) {
 	const from, until = 2000, 6000
 	for name, hurt := range map[string]func(step int) time.Duration{
@@ -750,8 +755,8 @@ func TestCauseNames(t *testing.T) {
 	}
 }
 
-// Where samples wait in a queue for all workers, a slow one takes fewer and is through with the others: it is named by what they take, and nobody is where all take what comes
-// their way.
+// Where samples wait in a queue for all workers, a slow one takes fewer and is through with the others: it is named by
+// what they take, and nobody is where all take what comes their way.
 func TestQueue(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		for seed := range uint64(10) {
@@ -764,7 +769,8 @@ func TestQueue(t *testing.T) {
 					d.Queue(true)
 				}
 				for i := range rs {
-					if r := &rs[i]; step >= 20 { // parts of 4 samples, that take an eighth of the time; the round is over after that of a batch
+					// parts of 4 samples, that take an eighth of the time; the round is over after that of a batch
+					if r := &rs[i]; step >= 20 {
 						each, left := r.Compute/8, 100*ms
 						if slow && r.Worker == 3 {
 							each *= 3
@@ -792,7 +798,8 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// What is known of a slow worker is put into words only for who asks: an observation that brings no event allocates nothing.
+// What is known of a slow worker is put into words only for who asks: an observation that brings no event allocates
+// nothing.
 func TestObservingASlowWorkerWritesNoWords(t *testing.T) {
 	j := &job{rnd: rand.New(rand.NewPCG(1, 1)), workers: 4, victim: 3, hurt: func(r *star.Record, _ int64, _ *rand.Rand) { r.Compute *= 3 }}
 	d, err := New(Config{Workers: 4})

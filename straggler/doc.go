@@ -39,8 +39,10 @@
 //     over several records for that reason, too.
 //
 // References:
-//   - Z. Zhang, H. Shen: Straggler Tolerant and Resilient DL Training on Homogeneous GPUs. arXiv 2512.09685, and its artefact.
-//   - E. Page: Continuous Inspection Schemes. Biometrika 41, 1954. G. Lorden: Procedures for Reacting to a Change in Distribution.
+//   - Z. Zhang, H. Shen: Straggler Tolerant and Resilient DL Training on Homogeneous GPUs. arXiv 2512.09685, and its
+//     artefact.
+//   - E. Page: Continuous Inspection Schemes. Biometrika 41, 1954. G. Lorden: Procedures for Reacting to a Change in
+//     Distribution.
 //     Annals of Mathematical Statistics 42, 1971 (its rate of false alarms).
 //   - F. Hampel: The Influence Curve and its Role in Robust Estimation. JASA 69, 1974 (median absolute deviation).
 //   - S. Hochreiter, J. Schmidhuber: Long Short-Term Memory. Neural Computation 9(8), 1997.

@@ -18,8 +18,9 @@ func median(vs []float64) float64 {
 	return (slices.Max(vs[:n/2]) + high) / 2
 }
 
-// pick is the value at k if vs were sorted. It reorders vs: values before k are not larger afterwards (Hoare, Find, CACM 4(7),
-// 1961). Each pass is Lomuto's with a single condition and no jump, because the processor cannot predict its outcome.
+// pick is the value at k if vs were sorted. It reorders vs: values before k are not larger afterwards (Hoare, Find,
+// CACM 4(7), 1961). Each pass is Lomuto's with a single condition and no jump, because the processor cannot predict its
+// outcome.
 func pick(vs []float64, k int) float64 {
 	for len(vs) > 12 {
 		a, b, c := vs[0], vs[len(vs)/2], vs[len(vs)-1]

@@ -12,7 +12,8 @@ const (
 	maxCPUs = 1 << 14        // processors of a host
 )
 
-// impossible returns the reason why a record is impossible and must not be used, or "". last is the worker's previous record, if any.
+// impossible returns the reason why a record is impossible and must not be used, or "". last is the worker's previous
+// record, if any.
 func impossible(r *star.Record, last *star.Record) string {
 	for _, d := range []struct {
 		name string

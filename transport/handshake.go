@@ -87,7 +87,8 @@ func (e *AnswerError) Unwrap() error { return e.Err }
 // ExitCode is that of members that disagree (78).
 func (e *AnswerError) ExitCode() int { return exitcode.Disagree }
 
-// HelloError reports that this process's own hello cannot be sent: a field or its payload is too long. A retry would send the same.
+// HelloError reports that this process's own hello cannot be sent: a field or its payload is too long. A retry would
+// send the same.
 type HelloError struct{ Err error }
 
 // Error names what is too long.
@@ -391,7 +392,8 @@ func admit(ctx context.Context, c Conn, cfg *Config) (wire.Hello, []byte, error)
 	var secure *speaksTLS
 	switch {
 	case errors.As(err, &secure):
-		Refuse(c, wire.Reject{Exit: exitcode.Refused, Reason: "the server does not speak TLS"}) // the peer's reader then notices
+		// the peer's reader then notices
+		Refuse(c, wire.Reject{Exit: exitcode.Refused, Reason: "the server does not speak TLS"})
 	case errors.As(err, &record) && record.Conn != nil && string(record.RecordHeader[:len(magic)]) == magic:
 		Refuse(NewConn(record.Conn, cfg.Limits), wire.Reject{Exit: exitcode.Refused, Reason: errWantsTLS.Error()})
 		err = errors.New("it does not use TLS, which this process requires (--tls-cert)")

@@ -357,7 +357,8 @@ func TestMaxPending(t *testing.T) {
 	})
 }
 
-// lateNamed is a listener whose connections are closed, if at all, when their Hello was read and before they are served.
+// lateNamed is a listener whose connections are closed, if at all, when their Hello was read and before they are
+// served.
 type lateNamed struct {
 	transport.Listener
 	first sync.Once
@@ -385,8 +386,8 @@ func (c *lateNamedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// A connection that is closed for another one just when its Hello was read is not served: its process comes again, and must not be
-// found to be there already.
+// A connection that is closed for another one just when its Hello was read is not served: its process comes again, and
+// must not be found to be there already.
 func TestCrowdedAfterHello(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := new(transport.Pipe)

@@ -36,8 +36,8 @@ func squaresOf(v []float32, ends ...int) (sum uint32, sum2 float64) {
 	return sum, q.total(v)
 }
 
-// The checksum is Sum, the squares are those of a plain loop, and their bits are the same wherever the stream was cut, for values of
-// any size.
+// The checksum is Sum, the squares are those of a plain loop, and their bits are the same wherever the stream was cut,
+// for values of any size.
 func TestSquares(t *testing.T) {
 	v := make([]float32, 70_000)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -67,8 +67,8 @@ func TestSquares(t *testing.T) {
 	}
 }
 
-// One element that is not finite, anywhere, is not lost in the sum; one that is as large or as small as a float32 can be is
-// squared as it should.
+// One element that is not finite, anywhere, is not lost in the sum; one that is as large or as small as a float32 can
+// be is squared as it should.
 func TestSquaresAreNotFinite(t *testing.T) {
 	for _, n := range []int{1, 64, 300} {
 		for i := range n {
@@ -95,7 +95,8 @@ func TestSquaresAreNotFinite(t *testing.T) {
 	}
 }
 
-// ReadSquares is ReadPayload and the squares, over any Conn, with the same bits however the bytes come; it refuses what ReadPayload refuses.
+// ReadSquares is ReadPayload and the squares, over any Conn, with the same bits however the bytes come; it refuses what
+// ReadPayload refuses.
 func TestReadSquares(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	fresh := func(n int) []float32 {

@@ -155,7 +155,8 @@ func TestTLSConfigNamesTheFile(t *testing.T) {
 	}
 }
 
-// Who speaks TLS to one who does not, or the other way round, hears so at once. A process reaches itself whatever its certificate is for, and nobody else.
+// Who speaks TLS to one who does not, or the other way round, hears so at once. A process reaches itself whatever its
+// certificate is for, and nobody else.
 func TestTLSAndPlain(t *testing.T) {
 	a := certify(t)
 	a.sign(t, "two", a.cert, a.key)
@@ -199,8 +200,8 @@ func TestTLSAndPlain(t *testing.T) {
 	}
 }
 
-// The certificate of a job is good under any address for who has its key, and for nobody else: not with another key for the same name, and not where another
-// authority has signed the same key.
+// The certificate of a job is good under any address for who has its key, and for nobody else: not with another key for
+// the same name, and not where another authority has signed the same key.
 func TestKeyOfTheJob(t *testing.T) {
 	a, b := certify(t), certify(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -17,8 +17,8 @@ import (
 	"star/worker"
 )
 
-// A worker trains a built-in model on drawn digits until the job is over. A train.Model and train.Data of the caller's own
-// take their places. Of the job the worker knows only the address of the coordinator.
+// A worker trains a built-in model on drawn digits until the job is over. A train.Model and train.Data of the caller's
+// own take their places. Of the job the worker knows only the address of the coordinator.
 func ExampleRun() {
 	ctx := context.Background()
 	coordinator, ended := serve(ctx, 200) // star-ps --steps 200
@@ -47,8 +47,8 @@ func ExampleRun() {
 	// 200 updates of 6400 samples; more than 80 % right: true
 }
 
-// A session leaves the loop to the caller: each step is a batch whose gradient is wanted. Here two parameters learn whether
-// a number is positive.
+// A session leaves the loop to the caller: each step is a batch whose gradient is wanted. Here two parameters learn
+// whether a number is positive.
 func ExampleJoin() {
 	ctx := context.Background()
 	coordinator, ended := serve(ctx, 100)
@@ -114,7 +114,8 @@ func (numbers) Fill(b *train.Batch, indices []int) error {
 	return nil
 }
 
-// serve runs the server of a job of one worker in this process, and returns its address. ended gets the result of the job.
+// serve runs the server of a job of one worker in this process, and returns its address. ended gets the result of the
+// job.
 func serve(ctx context.Context, steps int64) (addr string, ended <-chan runlog.Result) {
 	addr, err := ports.Reserve("127.0.0.1")
 	if err != nil {

@@ -92,7 +92,8 @@ func (s *scene) work(t *testing.T) error {
 	return Run(ctx, setting(t, "--rank", "0", "--coordinators", s.addr+","+nobody(2)+","+nobody(3), "--coordinator", s.addr, "--replicas", "2", "--join-timeout", "30s"))
 }
 
-// A server is lost while a worker that has found another coordinator connects to its copies. The worker hears who holds them now, and goes on.
+// A server is lost while a worker that has found another coordinator connects to its copies. The worker hears who holds
+// them now, and goes on.
 func TestHoldersChangeWhileTheyAreReached(t *testing.T) {
 	gone := nobody(4)
 	var s *scene
@@ -113,7 +114,8 @@ func TestHoldersChangeWhileTheyAreReached(t *testing.T) {
 	}
 }
 
-// Whatever ends while a worker connects to the shards, whether it is its first coordinator or another, it hears of it: it looks for the next one, or ends with the reason.
+// Whatever ends while a worker connects to the shards, whether it is its first coordinator or another, it hears of it:
+// it looks for the next one, or ends with the reason.
 func TestCoordinatorIsLostWhileShardsAreReached(t *testing.T) {
 	gone := nobody(4)
 	for name, c := range map[string]struct {

@@ -8,7 +8,8 @@ import (
 	"star/transport/wire"
 )
 
-// FuzzUnpackTallies unpacks what another member of a ring may tell of its last versions: no panic, and no more than was told.
+// FuzzUnpackTallies unpacks what another member of a ring may tell of its last versions: no panic, and no more than was
+// told.
 func FuzzUnpackTallies(f *testing.F) {
 	f.Add(unpackBytes(packTallies([]wire.Tally{{Generation: 1, Version: 2, Carried: []wire.Gradient{{Worker: 3, Step: 4}}, Dropped: []wire.Gradient{{Worker: 5, Step: 6}}}})))
 	f.Add(unpackBytes([]int64{1, 0, 0, 1 << 62, 1 << 62}))

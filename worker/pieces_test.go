@@ -35,7 +35,8 @@ type pointModel struct{ train.Model }
 
 func (pointModel) Params() []float32 { return []float32{1} }
 
-// A worker keeps the parameters of a gradient that its own steps may follow where the exchange takes half of its time, and until they begin.
+// A worker keeps the parameters of a gradient that its own steps may follow where the exchange takes half of its time,
+// and until they begin.
 func TestKeepsTheStepThatItsOwnFollow(t *testing.T) {
 	long := star.Record{Samples: 8, Compute: 4, Push: 1, Transit: 1, Pull: 1, Wait: 1}
 	short := star.Record{Samples: 8, Compute: 5, Push: 1, Transit: 1, Pull: 1, Wait: 1}
@@ -76,7 +77,8 @@ func TestKeepsTheStepThatItsOwnFollow(t *testing.T) {
 	}
 }
 
-// A worker that trains by itself has one velocity, so with dana it is Nesterov's: what the optimiser of that name does alone is a plain step.
+// A worker that trains by itself has one velocity, so with dana it is Nesterov's: what the optimiser of that name does
+// alone is a plain step.
 func TestLocalStepsOfDANA(t *testing.T) {
 	worker := worker{member: &session.Member{}}
 	err := worker.byBaseline(&job.Job{Batch: 8, Rule: job.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.DANA, LR: 0.1, Momentum: 0.9}}, 2, 1)
@@ -96,7 +98,8 @@ func TestLocalStepsOfDANA(t *testing.T) {
 	}
 }
 
-// Steps of the worker's own are by what the job says, and by its settings where it says nothing; what no optimiser is, is named.
+// Steps of the worker's own are by what the job says, and by its settings where it says nothing; what no optimiser is,
+// is named.
 func TestOwnStepsAreTheJobs(t *testing.T) {
 	job := &job.Job{Batch: 8, Rule: job.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.SGD, LR: 0.1}}
 	for _, c := range []struct {

@@ -155,8 +155,8 @@ func TestRingCompare(t *testing.T) {
 	t.Error("worker 2 is reversed, and does not find out")
 }
 
-// Through a codec only that part of a gradient is in the sum which the codec has let through. Sound members are taken for sound, whatever it leaves
-// out; who is reversed is found where it leaves little.
+// Through a codec only that part of a gradient is in the sum which the codec has let through. Sound members are taken
+// for sound, whatever it leaves out; who is reversed is found where it leaves little.
 func TestRingCompareThroughACodec(t *testing.T) {
 	const n = 2000
 	for _, c := range []struct {

@@ -12,8 +12,8 @@ import (
 	"star/transport/wire"
 )
 
-// However many workers go on, and whatever their gradients weigh, the sum over the workers of weight times what is left out stays what it was, and each
-// file is taken up once. Who goes on as before takes up its own, as it is.
+// However many workers go on, and whatever their gradients weigh, the sum over the workers of weight times what is left
+// out stays what it was, and each file is taken up once. Who goes on as before takes up its own, as it is.
 func TestSharesKeepTheSum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := rapid.IntRange(1, 9).Draw(t, "workers before")

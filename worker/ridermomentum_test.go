@@ -10,7 +10,8 @@ import (
 	"star/transport/wire"
 )
 
-// A ring whose member has Nesterov's momentum, and whose riders have their own, makes the updates that a shard makes of the same firings with a velocity for each worker.
+// A ring whose member has Nesterov's momentum, and whose riders have their own, makes the updates that a shard makes of
+// the same firings with a velocity for each worker.
 func TestRiderMomentumIsThatOfShards(t *testing.T) {
 	const n, mu, lr = 3, 0.9, 0.1
 	descent := func(name string) *rule.Descent {

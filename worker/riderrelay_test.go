@@ -13,8 +13,8 @@ import (
 	"star/transport/wire"
 )
 
-// Whatever a rider says, it costs the rider its connection or is taken for what it could be: no gradient weighs more than a round of all workers, and what
-// an honest rider has sent is carried.
+// Whatever a rider says, it costs the rider its connection or is taken for what it could be: no gradient weighs more
+// than a round of all workers, and what an honest rider has sent is carried.
 func TestHostileRiders(t *testing.T) {
 	const n = 8
 	tcp := transport.NewTCP(transport.Config{})

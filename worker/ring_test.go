@@ -14,7 +14,8 @@ import (
 	"star/transport/wire"
 )
 
-// A transport that is forced is a part of the rule that members and coordinator compare, and so are checksums; what is chosen by itself is not.
+// A transport that is forced is a part of the rule that members and coordinator compare, and so are checksums; what is
+// chosen by itself is not.
 func TestForcedTransportIsAgreedOn(t *testing.T) {
 	job := &job.Job{Ring: job.Ring{Transport: "auto", Algorithm: "auto", Checksum: "auto"}}
 	free := process.RuleText(job)
@@ -57,7 +58,8 @@ func TestForcedTransportAndTLS(t *testing.T) {
 	}
 }
 
-// Of the connections that come to a ring's first member while it computes the newest are kept: the oldest of so many say nothing.
+// Of the connections that come to a ring's first member while it computes the newest are kept: the oldest of so many
+// say nothing.
 func TestMeetingKeepsTheNewest(t *testing.T) {
 	l, err := gonet.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

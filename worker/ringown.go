@@ -23,7 +23,8 @@ func (w *ringWorker) stepOwn(ctx context.Context, norm float64) error {
 	if w.job.Clip > 0 && norm > w.job.Clip {
 		kernel.Scale(float32(w.job.Clip/norm), w.grad)
 	}
-	return w.updates.Update(context.WithoutCancel(ctx), w.samples) // even if the ring fails: a started update of the model must complete
+	// even if the ring fails: a started update of the model must complete
+	return w.updates.Update(context.WithoutCancel(ctx), w.samples)
 }
 
 // state returns the state of the optimizer.

@@ -17,7 +17,8 @@ import (
 	"star/train/optim"
 )
 
-// TestOwnSlots: what an optimiser of a model's own remembers comes back of vectors of any length, and what is none is refused.
+// TestOwnSlots: what an optimiser of a model's own remembers comes back of vectors of any length, and what is none is
+// refused.
 func TestOwnSlots(t *testing.T) {
 	for _, n := range []int{1, 2, 5, 1000} {
 		for _, size := range []int{0, 1, 3, 4, 7, 8, 12, 4000, 4001} {

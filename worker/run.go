@@ -223,7 +223,8 @@ func (j *joining) reached(ctx context.Context) (string, error) {
 func (j *joining) inRing() (err error) {
 	job := &j.Job
 	if job.Resume != "" && !job.IsSet("optimizer") {
-		if c, err := process.OpenCheckpoint(job.Resume, slog.New(slog.DiscardHandler)); err == nil { // a damaged checkpoint is reported when it is loaded
+		// a damaged checkpoint is reported when it is loaded
+		if c, err := process.OpenCheckpoint(job.Resume, slog.New(slog.DiscardHandler)); err == nil {
 			process.KeepOptimizer(job, c.Manifest())
 		}
 	}
@@ -346,7 +347,8 @@ func (j *joining) dial(ctx context.Context, m *session.Member, views []wire.View
 	return ps.Dial(ctx, ps.LinkConfig{
 		Network: j.tcp, Shards: process.ShardAddrs(m.Welcome.Shards, j.Coordinator), Views: views, Hello: hello, Params: j.Model.Params(), JoinTimeout: j.JoinTimeout,
 		Compress: j.Compress, Tensors: matrices(j.Model.Layout()), Workers: m.Welcome.Workers, Log: j.log,
-		Chosen: func(version int64, codec, why string) { sayCodec(m, rank, version, codec, why) }, // a failed send shows up at the next message
+		// a failed send shows up at the next message
+		Chosen: func(version int64, codec, why string) { sayCodec(m, rank, version, codec, why) },
 	})
 }
 

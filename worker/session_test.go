@@ -45,7 +45,8 @@ func loop(ctx context.Context, c Config, leave func(step int) bool) (steps int, 
 	}
 }
 
-// A worker that owns its loop is like the others, to the bit, with servers, in a ring, with parts of batches and with steps of its own.
+// A worker that owns its loop is like the others, to the bit, with servers, in a ring, with parts of batches and with
+// steps of its own.
 func TestSessionIsRun(t *testing.T) {
 	for _, c := range []struct {
 		mode string

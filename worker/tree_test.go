@@ -439,8 +439,8 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	}
 }
 
-// A gradient that is lost with its connection is sent again, and where the parent cannot be reached, or hears nothing, the child
-// pushes it to the shards.
+// A gradient that is lost with its connection is sent again, and where the parent cannot be reached, or hears nothing,
+// the child pushes it to the shards.
 func TestGradientLostOnItsWayUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		lose    int           // so many connections end with the first gradient on them
@@ -491,8 +491,8 @@ func TestGradientLostOnItsWayUp(t *testing.T) {
 	}
 }
 
-// lead leads a connection to where it says. If it loses, both ends are closed with the first gradient on its way; in the dark nothing
-// goes along behind the hello.
+// lead leads a connection to where it says. If it loses, both ends are closed with the first gradient on its way; in
+// the dark nothing goes along behind the hello.
 func lead(from gonet.Conn, loses, dark bool, hear func(addr string)) {
 	defer from.Close()
 	in := bufio.NewReader(from)
@@ -525,7 +525,8 @@ func lead(from gonet.Conn, loses, dark bool, hear func(addr string)) {
 	}
 }
 
-// strangers come to a parent's port, n of them: half say that they are worker 1 and bring what it never said, half say nothing of use.
+// strangers come to a parent's port, n of them: half say that they are worker 1 and bring what it never said, half say
+// nothing of use.
 func strangers(addr string, n int) {
 	for i := range n {
 		go func() {

@@ -1,5 +1,5 @@
-// Modpath gives the Go module another path, in all tracked files: go.mod, imports, generated code and what generates it,
-// tests, scripts and pages.
+// Modpath gives the Go module another path, in all tracked files: go.mod, imports, generated code and what generates
+// it, tests, scripts and pages.
 //
 //	make modpath MODULE=example.org/star
 //	go run ./.ci/modpath example.org/star

@@ -39,7 +39,8 @@ var elsewhere = map[string]string{"golang.org/x/image": "font/gofont/ttfs/README
 // copyright is to go along.
 var headers = map[string]string{"github.com/NVIDIA/go-nvml": "pkg/nvml/nvml.h"}
 
-// platforms are those of .ci/run, those with cgo, and star-bucket, a module of its own that links the same modules on each.
+// platforms are those of .ci/run, those with cgo, and star-bucket, a module of its own that links the same modules on
+// each.
 var platforms = []string{"linux/amd64", "linux/arm64", "darwin/arm64", "linux/amd64/cgo", "linux/arm64/cgo", "linux/amd64/star-bucket"}
 
 func main() {

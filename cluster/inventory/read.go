@@ -79,8 +79,8 @@ func (h *Host) SetGPUs(ds []Device) {
 	}
 }
 
-// See is the environment of a process that may see only one of the host's GPUs. visible is CUDA_VISIBLE_DEVICES where the
-// process is started: GPUs that the file only counts are taken from it, or from all. It is empty for a MIG slice
+// See is the environment of a process that may see only one of the host's GPUs. visible is CUDA_VISIBLE_DEVICES where
+// the process is started: GPUs that the file only counts are taken from it, or from all. It is empty for a MIG slice
 // without a name in the file.
 func (h *Host) See(gpu int, visible string) []string {
 	if gpu < 0 || gpu >= len(h.GPUs) {
@@ -287,7 +287,8 @@ func (p *parser) number(read func(string) (float64, error), what string, to ...*
 	}
 }
 
-// leastBare is the smallest speed of a link that is accepted without a unit: a smaller number is probably in MB/s or Mbit/s.
+// leastBare is the smallest speed of a link that is accepted without a unit: a smaller number is probably in MB/s or
+// Mbit/s.
 const leastBare = 1e6
 
 // link reads the speed of a host's link, as number does.

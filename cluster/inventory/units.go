@@ -47,7 +47,8 @@ func Rate(text string) (float64, error) { return amount(text, rateUnits, "10Gbit
 // Cores reads a number of cores: 8, "8 cores", 50%.
 func Cores(text string) (float64, error) { return amount(text, coreUnits, `8, "8 cores" or 50%`) }
 
-// Part reads a part of a GPU: 1, 0.5, 3/7, or the name of a MIG profile such as 3g.20gb: its first number counts sevenths.
+// Part reads a part of a GPU: 1, 0.5, 3/7, or the name of a MIG profile such as 3g.20gb: its first number counts
+// sevenths.
 func Part(text string) (float64, error) {
 	bad := fmt.Errorf("%q is no part of a GPU; write such as 1, 0.5, 3/7 or 3g.20gb", text)
 	text = strings.TrimSpace(text)

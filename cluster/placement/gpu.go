@@ -231,7 +231,8 @@ func (s *packer) search(demands []slab, k int, budget *int) bool {
 	return false
 }
 
-// crowd returns the GPU demand of the workers that does not fit on host h, and the number of workers that share a device.
+// crowd returns the GPU demand of the workers that does not fit on host h, and the number of workers that share a
+// device.
 func (p *problem) crowd(h int, on []int) (excess float64, crowd int) {
 	p.demands = p.demands[:0]
 	most, sum := slab{}, 0.0

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// assignments are all ways to put demands on devices, or nowhere: the least that finds no room, whether each can have a device, and
-// one of its own.
+// assignments are all ways to put demands on devices, or nowhere: the least that finds no room, whether each can have a
+// device, and one of its own.
 func assignments(sizes, demands []slab) (all, own bool) {
 	at := make([]int, len(demands))
 	var try func(k int)
@@ -39,7 +39,8 @@ func assignments(sizes, demands []slab) (all, own bool) {
 	return all, own
 }
 
-// Every demand finds a device if there is a way, each one of its own if there is a way to that, and none is over what it has.
+// Every demand finds a device if there is a way, each one of its own if there is a way to that, and none is over what
+// it has.
 func TestSeatsAgainstTryingAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		parts := []float64{1. / 7, 2. / 7, 3. / 7, 0.5, 1}
@@ -96,7 +97,8 @@ func TestSeatsShareLittle(t *testing.T) {
 		sizes, demands []slab
 		crowd          int
 	}{
-		{[]slab{{0.5, 8}, {1, 4}}, []slab{{2. / 7, 2}, {1. / 7, 6}}, 0}, // the greater one fits both devices, the other one only the first
+		// the greater one fits both devices, the other one only the first
+		{[]slab{{0.5, 8}, {1, 4}}, []slab{{2. / 7, 2}, {1. / 7, 6}}, 0},
 		{[]slab{{0.5, 8}, {1, 8}}, []slab{{1. / 7, 1}, {1. / 7, 1}, {1. / 7, 1}}, 2},
 	} {
 		var s packer

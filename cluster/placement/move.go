@@ -12,8 +12,8 @@ type MoveOptions struct {
 	// Horizon is how long the demands are expected to stay unchanged. Zero means 10 minutes.
 	Horizon time.Duration
 
-	// Bandwidth is the highest rate at which state is copied, in bytes per second. Zero: the free rate of the busier of the
-	// two links, but at least a tenth of the link.
+	// Bandwidth is the highest rate at which state is copied, in bytes per second. Zero: the free rate of the busier of
+	// the two links, but at least a tenth of the link.
 	Bandwidth float64
 
 	// Pause is how long the job stops in addition to the copying. Zero means 1 s.
@@ -49,8 +49,8 @@ type Step struct {
 //	gain        = Σ_j horizon · (1 − slowdown'(j) / slowdown(j))
 //	cost        = pause + state / bandwidth
 //
-// for which the job stops. A move counts what it exceeds elsewhere, too: it never exceeds memory, GPUs and the number of
-// servers unless they were exceeded before. Of two moves with equal gain it proposes the cheaper one.
+// for which the job stops. A move counts what it exceeds elsewhere, too: it never exceeds memory, GPUs and the number
+// of servers unless they were exceeded before. Of two moves with equal gain it proposes the cheaper one.
 func Moves(hosts []Host, jobs []Job, at []int, o MoveOptions) ([]Step, error) {
 	if err := Validate(hosts, jobs); err != nil {
 		return nil, err

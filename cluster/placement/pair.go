@@ -63,13 +63,13 @@ func complement(gamma float64, a, b *task, scale Resources) float64 {
 	return gamma * (1 - likeness(a.Demand, b.Demand, scale)/2)
 }
 
-// partners is the number of edges that each task adds to the matching, the best ones. More edges would cost time without
-// benefit: workers of one job are alike.
+// partners is the number of edges that each task adds to the matching, the best ones. More edges would cost time
+// without benefit: workers of one job are alike.
 const partners = 8
 
-// pairUp finds the complement of each task: a server pairs with a worker of another job that is active for no longer than
-// the server idles (never of its own job, because their phases depend on each other). Where there are more GPU workers
-// than GPUs, workers of different jobs pair to share one.
+// pairUp finds the complement of each task: a server pairs with a worker of another job that is active for no longer
+// than the server idles (never of its own job, because their phases depend on each other). Where there are more GPU
+// workers than GPUs, workers of different jobs pair to share one.
 func (p *problem) pairUp() {
 	// A host of mean size is the scale of resources.
 	var scale Resources
@@ -154,8 +154,8 @@ func (p *problem) pairUp() {
 }
 
 // share groups workers into at most slots groups if their demands allow it, each within size. Each round matches groups
-// by γ and merges the pairs that fit best, as many as needed (Muri's multi-round grouping); a merged group counts as one
-// job with the sums of the phases.
+// by γ and merges the pairs that fit best, as many as needed (Muri's multi-round grouping); a merged group counts as
+// one job with the sums of the phases.
 func (p *problem) share(workers []int, slots int, size slab) [][]int {
 	type group struct {
 		members []int

@@ -228,7 +228,8 @@ func TestPairs(t *testing.T) {
 	server := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 100 * ms, Idle: 200 * ms}}
 	fits := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 190 * ms, Idle: 110 * ms}}
 	long := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 250 * ms, Idle: 50 * ms}}
-	best := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 200 * ms, Idle: 100 * ms}} // but it is of the server's own job
+	// but it is of the server's own job
+	best := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 200 * ms, Idle: 100 * ms}}
 	hosts := []Host{{Name: "x", Capacity: Resources{2, inf, inf, inf}}, {Name: "y", Capacity: Resources{2, inf, inf, inf}}}
 	r := place(t, hosts, []Job{{Name: "a", Servers: same(1, server), Workers: same(1, best)}, {Name: "b", Workers: []Task{long, fits}}})
 	// a ps 0 is with b worker 1, not with its own worker, nor with b worker 0.

@@ -51,7 +51,8 @@ type Host struct {
 	// Used is the usage of processes that are not placed here.
 	Used Resources
 
-	// GPUs are the sizes of its devices: 1 is a whole GPU, a MIG slice with three of seven parts is 3/7. A worker uses one.
+	// GPUs are the sizes of its devices: 1 is a whole GPU, a MIG slice with three of seven parts is 3/7. A worker uses
+	// one.
 	GPUs []float64
 
 	// GPUMemory is the memory of each of GPUs, in bytes; +Inf: not limited. Empty: no limits.
@@ -100,7 +101,8 @@ const (
 
 // Options configure Place. The zero value has good defaults.
 type Options struct {
-	// Nodes is the largest number of steps of branch and bound. Zero means 300000, about a quarter of a second. Negative: none.
+	// Nodes is the largest number of steps of branch and bound. Zero means 300000, about a quarter of a second. Negative:
+	// none.
 	Nodes int
 
 	// Slack is the share by which the maximum load may grow for fewer shared GPUs, less traffic and more pairs. Zero means

@@ -78,9 +78,9 @@ func packed(jobs []publishedTask) (packs []publishedPack) {
 type profile struct{ Active, GPU time.Duration }
 
 // pairs matches jobs for interleaving so that the sum of γ is as large as can be,
-// and returns that sum: mate[i] is the job that takes turns with job i, -1 if there is no such job. It is the artefact's
-// worker-worker packing (spec 7.1), with an exact matching: the published one compares floats
-// with == and does not end for many inputs.
+// and returns that sum: mate[i] is the job that takes turns with job i, -1 if there is no such job. It is the
+// artefact's worker-worker packing (spec 7.1), with an exact matching: the published one compares floats with == and
+// does not end for many inputs.
 func pairs(jobs []profile) (mate []int, sum float64) {
 	var es []edge
 	for i, a := range jobs {

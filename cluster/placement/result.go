@@ -202,7 +202,8 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 	}
 	mine := tasks(j)
 
-	// A task that is too large for every host. Its traffic does not count: the other tasks of its job might be on its host.
+	// A task that is too large for every host. Its traffic does not count: the other tasks of its job might be on its
+	// host.
 	for _, i := range mine {
 		t := &p.tasks[i]
 		least := math.Inf(1)

@@ -61,8 +61,8 @@ func (p *problem) solve(list []int, o Options) (s *state, exact, proven bool) {
 	return best, false, false
 }
 
-// maxExact is the largest number of tasks for branch and bound if a placement that fits is known: with more tasks it does
-// not finish.
+// maxExact is the largest number of tasks for branch and bound if a placement that fits is known: with more tasks it
+// does not finish.
 const maxExact = 64
 
 // better compares placements by exceeded capacities, maximum load and traffic.
@@ -90,8 +90,8 @@ func (p *problem) floor(tasks []int) float64 {
 	return max(least, part(use, room))
 }
 
-// orders are sequences of units in which tasks are placed. A unit is placed as a whole if that is not worse: a pair that
-// complements each other, or a task.
+// orders are sequences of units in which tasks are placed. A unit is placed as a whole if that is not worse: a pair
+// that complements each other, or a task.
 func (p *problem) orders(tasks []int) [][][]int {
 	in := make([]bool, len(p.tasks))
 	for _, i := range tasks {
@@ -266,8 +266,8 @@ func (s *state) changes(a int, keep func(b int) bool, pass func(*change) bool, o
 }
 
 // improve makes changes while they help: first where capacities are exceeded, then on the fullest host, each change
-// reducing the larger load of two hosts, until the fullest is no fuller than floor or no change helps; then once on each
-// of the other hosts. It ends after that amount of work.
+// reducing the larger load of two hosts, until the fullest is no fuller than floor or no change helps; then once on
+// each of the other hosts. It ends after that amount of work.
 func (s *state) improve(work int, floor float64) {
 	s.work = 0
 	others := false
@@ -326,8 +326,8 @@ func (s *state) relieve(a int) bool {
 	return found
 }
 
-// settle spends slack, a share of the maximum load, on fewer workers that share a GPU, then on less traffic, then on more
-// tasks on a host with their complement.
+// settle spends slack, a share of the maximum load, on fewer workers that share a GPU, then on less traffic, then on
+// more tasks on a host with their complement.
 func (s *state) settle(slack float64) {
 	_, load := s.total()
 	limit := load

@@ -44,17 +44,17 @@ type Part struct {
 }
 
 const (
-	// local is the rate of gradients and parameters within a host, in bytes per second: the rate that star bench ps measures
-	// over loopback.
+	// local is the rate of gradients and parameters within a host, in bytes per second: the rate that star bench ps
+	// measures over loopback.
 	local = 1e9
 
 	// leastCores is a lower bound of a server's cores on a host: schedulers let no process starve.
 	leastCores = 0.05
 )
 
-// rates are the rates of incoming gradients and outgoing parameters at each site: the measured rate, limited by the free
-// rate of the link. A site without a shard so far has the same share of its link's free rate as the best measured site;
-// without a known link, the same rate.
+// rates are the rates of incoming gradients and outgoing parameters at each site: the measured rate, limited by the
+// free rate of the link. A site without a shard so far has the same share of its link's free rate as the best measured
+// site; without a known link, the same rate.
 func (r *Running) rates() (in, out []float64) {
 	best, part := 0.0, 0.0
 	for _, s := range r.Sites {
@@ -86,8 +86,8 @@ func (r *Running) rates() (in, out []float64) {
 	return in, out
 }
 
-// phases are the parts of a round with the shards at these servers: pushing and pulling on the busiest link, updating on
-// the busiest server's host, in seconds.
+// phases are the parts of a round with the shards at these servers: pushing and pulling on the busiest link, updating
+// on the busiest server's host, in seconds.
 type phases struct{ push, pull, update float64 }
 
 func (r *Running) phases(at []int) phases {
@@ -98,7 +98,8 @@ func (r *Running) phases(at []int) phases {
 		workers[w]++
 	}
 	total := float64(len(r.Workers))
-	var grads, params, cpu, shards = make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n) // of the shards at each
+	// of the shards at each
+	var grads, params, cpu, shards = make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)
 	var allGrads, allParams float64
 	for i, p := range r.Shards {
 		h := r.Servers[at[i]]
@@ -127,8 +128,8 @@ func (r *Running) phases(at []int) phases {
 //
 //	compute + push + pull + update
 //
-// where each of the last three is that of the busiest host. Else workers are independent, and one exchanges while others
-// compute, so the limit is either a worker with its own exchange or the busiest host:
+// where each of the last three is that of the busiest host. Else workers are independent, and one exchanges while
+// others compute, so the limit is either a worker with its own exchange or the busiest host:
 //
 //	max(compute + (push + pull + update)/N, push, pull, update)
 func (r *Running) Reckon(at []int) time.Duration {
@@ -243,8 +244,8 @@ func (c ShiftConfig) filled() ShiftConfig {
 
 // Price is the move that saves most in the rest of the job; false if no move pays. allowed may forbid moves; nil: none.
 //
-// The difference between model and measurement is assumed to be constant: the gain is the model's saving relative to the
-// measured time,
+// The difference between model and measurement is assumed to be constant: the gain is the model's saving relative to
+// the measured time,
 //
 //	gain = (reckoned now − reckoned then)/seen · min(1, seen/reckoned now)
 //
@@ -301,8 +302,8 @@ const (
 	Back                    // it did not: undo it, and report the result with Shifter.Moved
 )
 
-// Shifter decides when shards of a running job move, and checks whether that paid. The caller passes the time. It is not
-// safe for concurrent use.
+// Shifter decides when shards of a running job move, and checks whether that paid. The caller passes the time. It is
+// not safe for concurrent use.
 type Shifter struct {
 	cfg ShiftConfig
 
@@ -335,8 +336,8 @@ func NewShifter(c ShiftConfig) *Shifter {
 }
 
 // Look takes the measurements at a time since the start of the job, and returns the next action. With Go and Back the
-// Shift names the new server of the shard; with Kept and Back seen is the measured saving of the last move as a share of a
-// round's time, NaN if unknown. During a move it returns Stay.
+// Shift names the new server of the shard; with Kept and Back seen is the measured saving of the last move as a share
+// of a round's time, NaN if unknown. During a move it returns Stay.
 func (s *Shifter) Look(now time.Duration, r Running) (do ShiftAction, which Shift, seen float64) {
 	nan := math.NaN()
 	if s.pending != nil {

@@ -296,7 +296,8 @@ func (y *story) want(t *testing.T, what string, want ...string) {
 	}
 }
 
-// Looks come to moves when they agree, moves are looked at, and what did not pay goes back and is not tried again for a while.
+// Looks come to moves when they agree, moves are looked at, and what did not pay goes back and is not tried again for a
+// while.
 func TestShifter(t *testing.T) {
 	honest := func(r Running) func(int) time.Duration {
 		return func(at int) time.Duration { return r.Reckon([]int{at}) }
@@ -311,7 +312,8 @@ func TestShifter(t *testing.T) {
 	y.run(30)
 	y.want(t, "rounds count", "15s go 0→1 NaN", "27s kept 0.76")
 
-	// Nothing becomes faster: the shard goes back, the next best is tried after the dwell, and each again when its ban is over.
+	// Nothing becomes faster: the shard goes back, the next best is tried after the dwell, and each again when its ban is
+	// over.
 	y = &story{s: NewShifter(ShiftConfig{}), r: far(), truth: func(int) time.Duration { return 5200 * time.Millisecond }}
 	y.run(1000)
 	y.want(t, "it does not pay", "8s go 0→1 NaN", "13s back 1→0 0.00", "45s go 0→2 NaN", "50s back 2→0 0.00", "10m15s go 0→1 NaN", "10m20s back 1→0 0.00", "10m52s go 0→2 NaN", "10m57s back 2→0 0.00")

@@ -15,8 +15,8 @@ type problem struct {
 	maxServers int   // most servers on one host
 	mate       []int // by task: the task that it complements; -1: none
 
-	// By job: the larger of the rate into its servers and the rate out of its workers, and the same for the other direction,
-	// in bytes per second.
+	// By job: the larger of the rate into its servers and the rate out of its workers, and the same for the other
+	// direction, in bytes per second.
 	push, pull []float64
 
 	rules bool      // some task has a rule about its hosts
@@ -120,8 +120,8 @@ func part(use, capacity float64) float64 {
 	return use / capacity
 }
 
-// carried sums the demands of the tasks of one job on one host. With open tasks, which may still be placed on this host,
-// the network is a lower bound.
+// carried sums the demands of the tasks of one job on one host. With open tasks, which may still be placed on this
+// host, the network is a lower bound.
 func (p *problem) carried(job int, on []int, openServers, openWorkers Resources) (u Resources) {
 	var ps, ws, most Resources
 	workers := 0

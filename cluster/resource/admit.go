@@ -84,8 +84,8 @@ type Freed struct {
 	Usage Usage
 }
 
-// Delay is what a job has to do for another one: an early worker waits before it begins, as long as it would wait for the
-// slowest worker anyway, and each iteration takes longer by Delay.
+// Delay is what a job has to do for another one: an early worker waits before it begins, as long as it would wait for
+// the slowest worker anyway, and each iteration takes longer by Delay.
 type Delay struct {
 	Job   string
 	Early bool
@@ -101,8 +101,9 @@ type Verdict struct {
 	Cost    time.Duration // sum of the losses of other jobs per iteration, also if it is too large
 }
 
-// Loss is the time that SSGD loses to stragglers in each iteration: the difference between the slowest worker and the slowest
-// worker that is not a straggler, which is at most a fifth slower than the fastest. Workers that are gone (0) do not count.
+// Loss is the time that SSGD loses to stragglers in each iteration: the difference between the slowest worker and the
+// slowest worker that is not a straggler, which is at most a fifth slower than the fastest. Workers that are gone (0)
+// do not count.
 func Loss(times []time.Duration) time.Duration {
 	least, most := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, t := range times {
@@ -219,8 +220,9 @@ func givers(tenants []Tenant, host, job string, published bool) []*giver {
 //
 // each separately for processors, incoming and outgoing network; the longest delay counts. That follows the artefact of
 // STAR. Then it checks that this suffices: no job frees more than it uses, a job with use U and iterations of T that is
-// delayed by d frees at most U·d/(T+d), and no job is slowed to less than half. If a job cannot free its part, the others
-// free more, in the same proportion. If no job can, or the others would lose as much as the job gains, the answer is no.
+// delayed by d frees at most U·d/(T+d), and no job is slowed to less than half. If a job cannot free its part, the
+// others free more, in the same proportion. If no job can, or the others would lose as much as the job gains, the
+// answer is no.
 //
 // The order of hosts, tenants and needs does not matter. Invalid input is an error that names it.
 func Admit(q Query, hosts []Host, tenants []Tenant) (Verdict, error) {
@@ -381,9 +383,9 @@ func (s *shortage) weighted(published bool) []float64 {
 	return weights
 }
 
-// fill is the delay of each giver, in seconds, that together free what is left, and the amount that they could free. If a
-// job cannot free its part, the parts of the others grow until it suffices: Σ min(most, level·weight) = left. Jobs at their
-// limit drop out, the one with the smallest limit for its weight first.
+// fill is the delay of each giver, in seconds, that together free what is left, and the amount that they could free. If
+// a job cannot free its part, the parts of the others grow until it suffices: Σ min(most, level·weight) = left. Jobs at
+// their limit drop out, the one with the smallest limit for its weight first.
 func (s *shortage) fill() (delays []float64, could float64) {
 	weights := s.weighted(false)
 	delays = make([]float64, len(s.gs))

@@ -90,9 +90,9 @@ func frees(j *Tenant, host string, kind int, early bool, delay float64) float64 
 	return sum
 }
 
-// After a yes every host that was asked of is within its capacity, or no worse off than before where nothing was wanted; nobody
-// gives more than it can, and nobody loses more than the job gains. After a no without a price not even all jobs at
-// their limits, tried on a grid, would have been enough.
+// After a yes every host that was asked of is within its capacity, or no worse off than before where nothing was
+// wanted; nobody gives more than it can, and nobody loses more than the job gains. After a no without a price not even
+// all jobs at their limits, tried on a grid, would have been enough.
 func TestAdmitFeasible(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawCluster(t)

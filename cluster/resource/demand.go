@@ -50,8 +50,8 @@ const (
 	ApplyPrior = 10e9
 )
 
-// Demand is the prior for a job with known sizes: bandwidth is computed, the processor's share follows from the bytes and
-// measured rates.
+// Demand is the prior for a job with known sizes: bandwidth is computed, the processor's share follows from the bytes
+// and measured rates.
 func (b Bytes) Demand() Demand {
 	if b.Receive == 0 {
 		b.Receive = ReceivePrior
@@ -66,11 +66,11 @@ func (b Bytes) Demand() Demand {
 	}
 }
 
-// Learner learns a Demand from measurements while the job runs, starting from a prior. Measurements under similar loads are
-// grouped, the last 31 of each group, and from five on their median counts: an outlier has no effect, old ones drop out,
-// and measurements of one mode are kept while another one runs. Base and slopes are the least squares of these medians and
-// of the prior, which counts as [pseudo] measurements at no load, in SSGD and in ASGD. The prior is first scaled to the
-// measurements, since hosts differ. No value is negative. A Learner is not safe for concurrent use.
+// Learner learns a Demand from measurements while the job runs, starting from a prior. Measurements under similar loads
+// are grouped, the last 31 of each group, and from five on their median counts: an outlier has no effect, old ones drop
+// out, and measurements of one mode are kept while another one runs. Base and slopes are the least squares of these
+// medians and of the prior, which counts as [pseudo] measurements at no load, in SSGD and in ASGD. The prior is first
+// scaled to the measurements, since hosts differ. No value is negative. A Learner is not safe for concurrent use.
 type Learner struct {
 	prior   Demand
 	workers int
@@ -318,9 +318,9 @@ func solve(a [3][3]float64, b [3]float64, x *[3]float64) bool {
 
 // Giving learns what a delay of a job frees and costs, starting from a prior.
 //
-// Sensitivities use the published scale as we interpret it: a job bound by a resource that gets an eighth and a quarter of
-// its share is slower by 8 and by 4, which makes 32 = [bound]; a job with a speed of the share to the power of e has 32^e.
-// The exponent e is measured: the slowdown of a job relative to the reduction of its use.
+// Sensitivities use the published scale as we interpret it: a job bound by a resource that gets an eighth and a quarter
+// of its share is slower by 8 and by 4, which makes 32 = [bound]; a job with a speed of the share to the power of e has
+// 32^e. The exponent e is measured: the slowdown of a job relative to the reduction of its use.
 type Giving struct {
 	prior Costs
 	freed [kinds]history

@@ -35,10 +35,11 @@ func TestBytesDemand(t *testing.T) {
 	}
 }
 
-// Whatever a job's true demand is, it is found from noisy measurements of three modes, a tenth of them outliers, also when
-// the prior is far off.
+// Whatever a job's true demand is, it is found from noisy measurements of three modes, a tenth of them outliers, also
+// when the prior is far off.
 func TestLearnerFinds(t *testing.T) {
-	const draws, most = 1000, 5 // a tenth of what is measured is wrong by up to 20 times: now and then too much of it in one mode
+	// a tenth of what is measured is wrong by up to 20 times: now and then too much of it in one mode
+	const draws, most = 1000, 5
 	missed := 0
 	for seed := range uint64(draws) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -90,8 +91,8 @@ func TestLearnerScalesPrior(t *testing.T) {
 	}
 }
 
-// What is forgotten, and what is not: an hour of one mode leaves the others known; a host that became slower is believed
-// after 16 of the 31 measurements of a mode.
+// What is forgotten, and what is not: an hour of one mode leaves the others known; a host that became slower is
+// believed after 16 of the 31 measurements of a mode.
 func TestLearnerForgets(t *testing.T) {
 	l, _ := NewLearner(Demand{PerGradient: Usage{0.01, 1e6, 1e6}}, 4)
 	ssgd, asgd := Load{10, 40}, Load{60, 60}
@@ -217,8 +218,8 @@ func TestGiving(t *testing.T) {
 //
 //	extra_x = extra_1·(f_x − f_N)/(f_1 − f_N)
 //
-// with the rates of updates f of the mode, of SSGD and of ASGD; nothing for a mode that is not faster than SSGD. It is what
-// a Demand says that has all in PerUpdate.
+// with the rates of updates f of the mode, of SSGD and of ASGD; nothing for a mode that is not faster than SSGD. It is
+// what a Demand says that has all in PerUpdate.
 func scaled(extra Usage, rate, ssgd, asgd float64) Usage {
 	if asgd <= ssgd || rate <= ssgd {
 		return Usage{}

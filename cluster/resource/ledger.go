@@ -68,8 +68,8 @@ type Answer struct {
 	Cost    time.Duration // sum of the losses of other jobs per iteration
 }
 
-// Order is the complete order for a job: what an earlier order has and this one lacks is undone. So orders may be repeated,
-// and the one with the larger Seq counts.
+// Order is the complete order for a job: what an earlier order has and this one lacks is undone. So orders may be
+// repeated, and the one with the larger Seq counts.
 type Order struct {
 	Job string
 	Seq uint64
@@ -93,9 +93,10 @@ var ErrUnknownJob = errors.New("no such job: it has not registered, or its lease
 // ErrStaleRequest is wrapped by the error for a request older than the last one.
 var ErrStaleRequest = errors.New("older than the job's last request")
 
-// Ledger is the account of a cluster: the capacity of its hosts, the use and the grant of each job, and the delays that pay for
-// grants. It decides with [Admit]. It is a state machine without clock and network; callers pass the time, which starts
-// anywhere and does not go back (an earlier time counts as the last one). It is not safe for concurrent use.
+// Ledger is the account of a cluster: the capacity of its hosts, the use and the grant of each job, and the delays that
+// pay for grants. It decides with [Admit]. It is a state machine without clock and network; callers pass the time,
+// which starts anywhere and does not go back (an earlier time counts as the last one). It is not safe for concurrent
+// use.
 //
 // The life of a job:
 //
@@ -106,8 +107,8 @@ var ErrStaleRequest = errors.New("older than the job's last request")
 //	              ▼ │ any more        ▼
 //	            delayed             Remove, or the lease expires: gone, and its delays of other jobs end
 //
-// A delayed job gets no grant. The use that counts on a host is the larger of the reported and the granted use; an amount
-// that a delay frees counts as promised for a while (Settle), then as reported.
+// A delayed job gets no grant. The use that counts on a host is the larger of the reported and the granted use; an
+// amount that a delay frees counts as promised for a while (Settle), then as reported.
 type Ledger struct {
 	cfg     LedgerConfig
 	now     time.Duration
@@ -187,8 +188,8 @@ func (l *Ledger) SetHost(at time.Duration, name string, capacity Usage) error {
 	return nil
 }
 
-// Measured records the total use of a host. The use beyond the reports of its jobs is of other processes, and counts from
-// now on.
+// Measured records the total use of a host. The use beyond the reports of its jobs is of other processes, and counts
+// from now on.
 func (l *Ledger) Measured(at time.Duration, name string, use Usage) error {
 	l.tick(at)
 	m := l.hosts[name]
@@ -537,8 +538,8 @@ func (l *Ledger) drop(job string) []Order {
 	return l.orders(nil)
 }
 
-// Expire drops jobs without a message for a lease, and withdraws grants where a host has exceeded its capacity for too long:
-// the newest first, one at a time. Call it periodically; Next returns when.
+// Expire drops jobs without a message for a lease, and withdraws grants where a host has exceeded its capacity for too
+// long: the newest first, one at a time. Call it periodically; Next returns when.
 func (l *Ledger) Expire(at time.Duration) (dead []string, orders []Order) {
 	l.tick(at)
 	for _, j := range l.inOrder() {

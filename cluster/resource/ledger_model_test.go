@@ -404,7 +404,8 @@ func TestLedgerModel(t *testing.T) {
 	if testing.Verbose() {
 		t.Logf("%d grants, %d delays, %d withdrawals, %d deaths", yes, delays, backs, deaths)
 	}
-	if !testing.Short() && (yes == 0 || deaths == 0) { // the others are rare, and have tests of their own; in short runs all are
+	// the others are rare, and have tests of their own; in short runs all are
+	if !testing.Short() && (yes == 0 || deaths == 0) {
 		t.Errorf("%d grants, %d delays, %d withdrawals, %d deaths: the lives are too dull", yes, delays, backs, deaths)
 	}
 }

@@ -37,7 +37,8 @@ func TestLedgerLife(t *testing.T) {
 	}
 }
 
-// A job that changes its mode has what it was granted before at its disposal, and no more; it keeps that if the answer is no.
+// A job that changes its mode has what it was granted before at its disposal, and no more; it keeps that if the answer
+// is no.
 func TestLedgerAnotherMode(t *testing.T) {
 	l := NewLedger(LedgerConfig{})
 	if err := l.SetHost(0, "h", Usage{CPU: 4}); err != nil {

@@ -28,8 +28,8 @@ func TestPublishedTables(t *testing.T) {
 	}
 }
 
-// The measured bandwidths are gradients times parameters, within what measuring costs: that is why a model that was never
-// measured has a prior, and why bytes go with gradients and not with updates.
+// The measured bandwidths are gradients times parameters, within what measuring costs: that is why a model that was
+// never measured has a prior, and why bytes go with gradients and not with updates.
 func TestBandwidthIsArithmetic(t *testing.T) {
 	for _, p := range published {
 		ssgd, asgd := p.Loads()
@@ -77,7 +77,8 @@ func TestPublishedDemand(t *testing.T) {
 
 // The oracles: a server of 100 % and 100 MB/s; resnet20 asks; vgg13 with 8 workers, of which worker 3 takes 1.2 s
 // and the others 0.6 s, at step 1000; alexnet with 0.3 and 0.31 s, at step 5000. Published answers are outputs of
-// res_dist_managing.py's decision, run with other jobs' messages as written here; the others are its algebra with units.
+// res_dist_managing.py's decision, run with other jobs' messages as written here; the others are its algebra with
+// units.
 func TestPublishedDecisions(t *testing.T) {
 	const cores = 1 // so 1 % is 0.01 cores
 	model := func(name string) Published {

@@ -6,13 +6,13 @@ import (
 )
 
 // Published are measurements of a model by the artefact of STAR: 8 workers with batches of 128, one server process, in
-// Python. Recomputed from its logs, they agree with its tables to the printed precision; docs/resources.md describes how.
-// Processor shares are in percent of the server's host; its number of cores was not published.
+// Python. Recomputed from its logs, they agree with its tables to the printed precision; docs/resources.md describes
+// how. Processor shares are in percent of the server's host; its number of cores was not published.
 type Published struct {
 	Name string
 
-	// ExtraCPU in percent and ExtraNet in MiB/s, in and out each, are the extra use of the server's host in ASGD over SSGD:
-	// means of 10 s before and after the change.
+	// ExtraCPU in percent and ExtraNet in MiB/s, in and out each, are the extra use of the server's host in ASGD over
+	// SSGD: means of 10 s before and after the change.
 	ExtraCPU, ExtraNet float64
 
 	// FreedCPU in percent and FreedNet in MiB/s are what each worker frees per second of delay of every update.
@@ -91,8 +91,8 @@ func (p Published) Loads() (ssgd, asgd Load) {
 	return Load{u, publishedWorkers * u}, Load{v, v}
 }
 
-// Demand is the demand of such a job on its server's host: as measured in SSGD and ASGD, if that host had that number of
-// cores, and interpolated by the rate of updates.
+// Demand is the demand of such a job on its server's host: as measured in SSGD and ASGD, if that host had that number
+// of cores, and interpolated by the rate of updates.
 func (p Published) Demand(cores float64) Demand {
 	ssgd, asgd := p.Loads()
 	slope := p.Extra(cores).Times(1 / (asgd.Updates - ssgd.Updates))

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Watch decides whether the host of a job's servers can afford a mode, from measurements there only. It is for a job without
-// a resource service: it requests nothing from other jobs. It is not safe for concurrent use.
+// Watch decides whether the host of a job's servers can afford a mode, from measurements there only. It is for a job
+// without a resource service: it requests nothing from other jobs. It is not safe for concurrent use.
 type Watch struct {
 	capacity Usage
 	learner  *Learner
@@ -29,8 +29,8 @@ func NewWatch(prior Demand, workers int, capacity Usage) (*Watch, error) {
 // Limit changes the capacity, for example when a quota is found while the job runs.
 func (w *Watch) Limit(capacity Usage) { w.capacity = capacity }
 
-// Observe adds the use by the job's servers on the host under a load, and the use by other processes there. The medians of
-// the last 15 count.
+// Observe adds the use by the job's servers on the host under a load, and the use by other processes there. The medians
+// of the last 15 count.
 func (w *Watch) Observe(load Load, servers, others Usage) {
 	if servers.check("", false) != nil || others.check("", false) != nil {
 		return
@@ -45,7 +45,8 @@ func (w *Watch) Observe(load Load, servers, others Usage) {
 // unseen is the part of a capacity below the accuracy of measurements: an extra use smaller than that is not refused.
 const unseen = 0.05
 
-// Afford reports whether the remaining capacity covers the needs of the job's servers under a load, or the reason in one line.
+// Afford reports whether the remaining capacity covers the needs of the job's servers under a load, or the reason in
+// one line.
 func (w *Watch) Afford(load Load) (ok bool, why string) {
 	need := w.learner.Demand().At(load)
 	var lacks []string

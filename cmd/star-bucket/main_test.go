@@ -30,8 +30,8 @@ import (
 	"star/train/checkpoint"
 )
 
-// shelf is as much of S3 as checkpoints need, in memory, over HTTP. It checks the signature of every request (AWS Signature Version 4), so a client that does not
-// sign, or signs something else than it sends, gets nothing.
+// shelf is as much of S3 as checkpoints need, in memory, over HTTP. It checks the signature of every request (AWS
+// Signature Version 4), so a client that does not sign, or signs something else than it sends, gets nothing.
 type shelf struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -453,7 +453,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A store that does not take the key, or does not answer, is not one that has nothing: whoever looks for a checkpoint there hears so, with whose key it is.
+// A store that does not take the key, or does not answer, is not one that has nothing: whoever looks for a checkpoint
+// there hears so, with whose key it is.
 func TestRefusedKey(t *testing.T) {
 	places, s := stores(t)
 	save(t, places["s3"], 1, 30)

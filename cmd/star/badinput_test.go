@@ -16,7 +16,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// What is wrong with a file ends with 65, what is not there with 66, and what is wrong with the command with 2; the file, the line and what was expected are named.
+// What is wrong with a file ends with 65, what is not there with 66, and what is wrong with the command with 2; the
+// file, the line and what was expected are named.
 func TestBadInput(t *testing.T) {
 	dir := t.TempDir()
 	const (

@@ -247,7 +247,8 @@ func TestAnswersOfALogThatLacksLines(t *testing.T) {
 	}
 }
 
-// The page of a job whose log lacks lines counts its updates, draws the mean rate of the time without lines, and says so.
+// The page of a job whose log lacks lines counts its updates, draws the mean rate of the time without lines, and says
+// so.
 func TestPageOfALogThatLacksLines(t *testing.T) {
 	log := gapLog(t)
 	lost := contents(t, log).Missing

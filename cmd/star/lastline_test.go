@@ -57,7 +57,8 @@ func TestLastLineIsJSON(t *testing.T) {
 	}
 }
 
-// What ends a job is the last line that star run prints, each server and worker says it once, and none waits at the end.
+// What ends a job is the last line that star run prints, each server and worker says it once, and none waits at the
+// end.
 func TestLastLineIsTheCause(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(jobtest.Star(t), "run", "--workers", "2", "--dataset", "digits:n=200,test=20", "--model", "softmax", "--lr", "1e38", "--steps", "50",
@@ -83,7 +84,8 @@ func TestLastLineIsTheCause(t *testing.T) {
 			said[who]++
 		}
 	}
-	if want := map[string]int{"worker 0": 1, "worker 1": 1, "ps 1": 1}; full > 2 || !maps.Equal(said, want) { // each worker has its reason
+	// each worker has its reason
+	if want := map[string]int{"worker 0": 1, "worker 1": 1, "ps 1": 1}; full > 2 || !maps.Equal(said, want) {
 		t.Errorf("the reason is said by %v, want %v, and %d times in full, want one for each worker\n%s", said, want, full, errs.Bytes())
 	}
 	if strings.Contains(errs.String(), "left peer=") {

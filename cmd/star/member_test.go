@@ -14,8 +14,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// The words of a command of the user's own reach a host behind a shell, as ssh has one, as they are: no shell parts them, or runs
-// what is in them.
+// The words of a command of the user's own reach a host behind a shell, as ssh has one, as they are: no shell parts
+// them, or runs what is in them.
 func TestFarShellParsesNoWords(t *testing.T) {
 	dir := t.TempDir()
 	shell := filepath.Join(dir, "ssh") // what ssh HOST WORD… does

@@ -75,8 +75,8 @@ func summaryLine(t *testing.T, r runlog.Result) string {
 	return `{"type":"summary",` + string(b[1:])
 }
 
-// The page of a job that is over has no box without content: testdata/over.js. One job has made a single update and no evaluation,
-// one has failed before, and one was only watched.
+// The page of a job that is over has no box without content: testdata/over.js. One job has made a single update and no
+// evaluation, one has failed before, and one was only watched.
 func TestPageOfAJobThatIsOver(t *testing.T) {
 	t.Parallel()
 	browser(t)

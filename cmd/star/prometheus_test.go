@@ -29,8 +29,8 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// Rules, dashboard and metrics fit each other: a real Prometheus scrapes a job with a worker that is slow for a while. The alert on it begins once, and ends once;
-// every panel of the dashboard has data.
+// Rules, dashboard and metrics fit each other: a real Prometheus scrapes a job with a worker that is slow for a while.
+// The alert on it begins once, and ends once; every panel of the dashboard has data.
 func TestPrometheus(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	for _, name := range []string{"prometheus", "promtool"} {

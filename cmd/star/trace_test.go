@@ -17,8 +17,8 @@ import (
 	"star/job"
 )
 
-// star trace attribute on a trace that can be checked by hand: two data ranks, one stage, one micro-batch, in which rank 1 computes backward three times
-// as long. The scatter of gradients takes 1 from when both are there.
+// star trace attribute on a trace that can be checked by hand: two data ranks, one stage, one micro-batch, in which
+// rank 1 computes backward three times as long. The scatter of gradients takes 1 from when both are there.
 func TestTraceAttribute(t *testing.T) {
 	type row struct {
 		Data  int32   `parquet:"dp_rank"`
@@ -140,7 +140,8 @@ func TestProfilesTellWhoWasSlow(t *testing.T) {
 	}
 }
 
-// The flight records of a job come to its story; one that would have something called is refused, and nothing is called.
+// The flight records of a job come to its story; one that would have something called is refused, and nothing is
+// called.
 func TestFlightRecordsTellWhoWasSlow(t *testing.T) {
 	run := func(args ...string) (string, error) {
 		cmd := root()

@@ -13,7 +13,8 @@ import (
 func TestWorth(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()
-	for slow, worth := range map[string]bool{"none": false, "0:+150ms,1:+150ms": true} { // a job of one processor on a busy machine, too
+	// a job of one processor on a busy machine, too
+	for slow, worth := range map[string]bool{"none": false, "0:+150ms,1:+150ms": true} {
 		steps := "60"
 		out := t.TempDir()
 		b, err := exec.Command(jobtest.Star(t), "run", "--listen", "127.0.0.1:0", "--out", out, "--model", "softmax", "--dataset", "digits:n=400,test=100", "--workers", "2", "--batch", "2", "--mode", "ssgd",

@@ -8,9 +8,9 @@ import (
 	"star/runlog"
 )
 
-// Pilot watches a job and changes its plan (--mode auto). It reads the lines of the run log, in the same order and with the
-// same times, so that a log replays to the same decisions. One goroutine uses it, which is not the coordinator's: an
-// update never waits for a pilot.
+// Pilot watches a job and changes its plan (--mode auto). It reads the lines of the run log, in the same order and with
+// the same times, so that a log replays to the same decisions. One goroutine uses it, which is not the coordinator's:
+// an update never waits for a pilot.
 type Pilot interface {
 	// Tell passes on the next line of the run log. The remarks are valid until the next call.
 	Tell(l runlog.Line) []Remark
@@ -28,9 +28,10 @@ type Remark struct {
 	Deadlines []time.Duration
 }
 
-// Study is long work that a Pilot needs beside the job, such as training a predictor. A goroutine runs it in small steps
-// with pauses; no other goroutine uses it meanwhile. When it is finished the run log gets a line, which the Pilot reads:
-// only from then on it may use the result. If no goroutine runs the Study, as in a replay, the Pilot runs it at that line.
+// Study is long work that a Pilot needs beside the job, such as training a predictor. A goroutine runs it in small
+// steps with pauses; no other goroutine uses it meanwhile. When it is finished the run log gets a line, which the Pilot
+// reads: only from then on it may use the result. If no goroutine runs the Study, as in a replay, the Pilot runs it at
+// that line.
 type Study interface {
 	// Step works for some milliseconds and reports whether there is more to do.
 	Step() (more bool)

@@ -39,8 +39,8 @@ func (s *steps) Step() bool {
 
 func (s *steps) Result() runlog.Predictor { return runlog.Predictor{Records: 9} }
 
-// A pilot gets each line once and in order, however slow it is, and Tell does not wait for it; each remark comes with the
-// number of lines before it.
+// A pilot gets each line once and in order, however slow it is, and Tell does not wait for it; each remark comes with
+// the number of lines before it.
 func TestRunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := make(chan struct{})

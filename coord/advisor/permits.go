@@ -2,8 +2,8 @@ package advisor
 
 import "star/coord/advice"
 
-// Permits has the change of plan for which the pilot has requested permission, and the one that it was granted. Only the
-// last request is valid. The zero value has none.
+// Permits has the change of plan for which the pilot has requested permission, and the one that it was granted. Only
+// the last request is valid. The zero value has none.
 //
 //	       Ask              Rule: yes                Install
 //	none ───────► asked ──────────────────► granted
@@ -57,8 +57,8 @@ func (Home) effect()     {}
 func (GiveBack) effect() {}
 func (Denied) effect()   {}
 
-// Ask makes q the valid request. An earlier one without an answer is declined, and an earlier permission is given up; the
-// Admission does both itself.
+// Ask makes q the valid request. An earlier one without an answer is declined, and an earlier permission is given up;
+// the Admission does both itself.
 func (p *Permits) Ask(q *Request) (effects []Effect) {
 	if p.asked != nil {
 		effects = append(effects, Answered{Ruling{p.asked, false, "the pilot has chosen another plan"}})

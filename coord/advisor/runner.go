@@ -1,7 +1,7 @@
 // Package advisor is the coordinator's side of a pilot. The pilot gets lines of the run log in their order, through a
-// queue that never blocks the coordinator; its decisions come back with the number of lines that it had read ([Runner]).
-// [Verdicts] keeps its verdicts on slow workers, [Permits] which of its plans are permitted, and [Thresholds] the
-// thresholds of the pilot and the job; these three are pure.
+// queue that never blocks the coordinator; its decisions come back with the number of lines that it had read
+// ([Runner]). [Verdicts] keeps its verdicts on slow workers, [Permits] which of its plans are permitted, and
+// [Thresholds] the thresholds of the pilot and the job; these three are pure.
 package advisor
 
 import (
@@ -28,8 +28,8 @@ type Word struct {
 	Learned *runlog.Predictor
 }
 
-// Runner runs a pilot in its own goroutine; lines are queued for it. A replay of the log needs After and Heard: a decision
-// after line n, in a job that had handled the pilot's decisions up to line m, was in time if n is at most m.
+// Runner runs a pilot in its own goroutine; lines are queued for it. A replay of the log needs After and Heard: a
+// decision after line n, in a job that had handled the pilot's decisions up to line m, was in time if n is at most m.
 //
 // A nil Runner is that of a job without a pilot: it accepts lines and does nothing.
 type Runner struct {
@@ -43,9 +43,9 @@ type Runner struct {
 	heard int64 // lines for which all remarks of the pilot were passed on
 }
 
-// Start starts the goroutine, which ends when done is closed. It and the goroutines of studies call say with each remark
-// of the pilot; say returns false when no more remarks are accepted. The queue of lines is not bounded: a slow pilot
-// decides late and delays nothing else.
+// Start starts the goroutine, which ends when done is closed. It and the goroutines of studies call say with each
+// remark of the pilot; say returns false when no more remarks are accepted. The queue of lines is not bounded: a slow
+// pilot decides late and delays nothing else.
 func Start(pilot advice.Pilot, done <-chan struct{}, say func(Word) bool) *Runner {
 	r := &Runner{pilot: pilot, done: done, say: say, wake: make(chan struct{}, 1)}
 	go r.run()
@@ -86,8 +86,8 @@ func (r *Runner) run() {
 // Running reports whether there is a pilot.
 func (r *Runner) Running() bool { return r != nil }
 
-// Tell queues a line for the pilot, if there is one, and does not block. The caller copies slices in it. The lines are the
-// run log's lines of the kinds that Pilot names; decisions refer to their number (After).
+// Tell queues a line for the pilot, if there is one, and does not block. The caller copies slices in it. The lines are
+// the run log's lines of the kinds that Pilot names; decisions refer to their number (After).
 func (r *Runner) Tell(at time.Duration, entry runlog.Entry) {
 	if r == nil {
 		return

@@ -49,7 +49,8 @@ type Set struct {
 	From, To float64
 }
 
-// Put sets values and returns the changes. Thresholds that the job lacks, or that already have the value, do not change.
+// Put sets values and returns the changes. Thresholds that the job lacks, or that already have the value, do not
+// change.
 func (ts *Thresholds) Put(values map[string]float64) (changes []Set) {
 	for _, t := range advice.Thresholds {
 		v, given := values[t.Name]

@@ -42,7 +42,8 @@ func (vs *Verdicts) Texts() []string {
 	return out
 }
 
-// Of returns how many times slower a worker is than the fast ones, and why; 0 if it is not slow or the factor is unknown.
+// Of returns how many times slower a worker is than the fast ones, and why; 0 if it is not slow or the factor is
+// unknown.
 func (vs *Verdicts) Of(w star.Worker) (slowdown float64, cause string) {
 	for _, v := range vs.list {
 		if f := v.factor.Value(); v.worker == w && !math.IsNaN(f) {

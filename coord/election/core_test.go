@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world is members without network and clock: messages take as long as chance wants, or do not come; members stand still
-// and their clocks tick late; others come in their place.
+// world is members without network and clock: messages take as long as chance wants, or do not come; members stand
+// still and their clocks tick late; others come in their place.
 type world struct {
 	t           fataler
 	chance      *rand.Rand
@@ -70,7 +70,8 @@ func (p *player) keeps() {
 	p.kept()
 }
 
-// again has a player that has died begin again with what is on its disk: all that it had to wait for, and some of the rest.
+// again has a player that has died begin again with what is on its disk: all that it had to wait for, and some of the
+// rest.
 func (w *world) again(p *player) {
 	p.disk = p.disk[:p.synced+w.chance.IntN(len(p.disk)-p.synced+1)]
 	c, err := restore(p.self, p.disk, slog.New(slog.DiscardHandler))
@@ -247,7 +248,8 @@ func (w *world) settle(p *player) {
 	}
 }
 
-// knows says whether a member has that note, or one that was proposed later: who proposed it may not have heard that it was agreed on.
+// knows says whether a member has that note, or one that was proposed later: who proposed it may not have heard that it
+// was agreed on.
 func (w *world) knows(p *player, note string) bool {
 	var have, want int
 	fmt.Sscan(string(p.state.Note), &have)
@@ -294,8 +296,8 @@ func (w *world) await(limit time.Duration) int {
 	return -1
 }
 
-// Whatever happens to messages and members, at most one of them holds the lease, leaderships follow each other in order of their
-// terms, and each begins with all that was agreed on before.
+// Whatever happens to messages and members, at most one of them holds the lease, leaderships follow each other in order
+// of their terms, and each begins with all that was agreed on before.
 func TestOnlyOneReigns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.SampledFrom([]int{3, 5}).Draw(t, "members"), rapid.Uint64().Draw(t, "seed"))
@@ -352,8 +354,8 @@ func TestOnlyOneReigns(t *testing.T) {
 			}
 			w.run(time.Duration(rapid.IntRange(1, 1500).Draw(t, "pass")) * time.Millisecond)
 		}
-		// A majority is alive and can talk: it finds a leader. A change of who votes that was on its way may have come through since somebody was
-		// killed: then that may be too few.
+		// A majority is alive and can talk: it finds a leader. A change of who votes that was on its way may have come
+		// through since somebody was killed: then that may be too few.
 		clear(w.cut)
 		for _, p := range w.members {
 			p.asleep = 0
@@ -402,8 +404,9 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// When the leader is gone another one leads within the 6 s that are promised, and knows what was noted. The two who are left draw when they
-// stand for election, and one time in ten they do so at once and draw again: more than 6 s is three such draws in a row.
+// When the leader is gone another one leads within the 6 s that are promised, and knows what was noted. The two who are
+// left draw when they stand for election, and one time in ten they do so at once and draw again: more than 6 s is three
+// such draws in a row.
 func TestASuccessorIsThereInTime(t *testing.T) {
 	late := 0
 	for seed := range uint64(40) {
@@ -468,7 +471,8 @@ func TestTheLeaseEndsByItself(t *testing.T) {
 	}
 }
 
-// Who has answered a leader's question neither stands for election nor votes while the leader relies on it, though it may have forgotten whom it follows.
+// Who has answered a leader's question neither stands for election nor votes while the leader relies on it, though it
+// may have forgotten whom it follows.
 func TestPromise(t *testing.T) {
 	for seed := range uint64(20) {
 		w := newWorld(t, 3, seed)
@@ -579,7 +583,8 @@ func TestALongLogIsCompacted(t *testing.T) {
 	}
 }
 
-// What was added is not there any more with a snapshot that was made after a note took its place, though nothing follows the snapshot that would say so.
+// What was added is not there any more with a snapshot that was made after a note took its place, though nothing
+// follows the snapshot that would say so.
 func TestASnapshotForgetsWhatWasAdded(t *testing.T) {
 	w := newWorld(t, 3, 3)
 	for _, p := range w.members {

@@ -51,7 +51,8 @@ func (b *kept) begin(rank int) {
 	b.bench.start(rank, l)
 }
 
-// All members end, and those that are started again know what was agreed on: a majority is enough, and a member whose folder is lost gets it from the others.
+// All members end, and those that are started again know what was agreed on: a majority is enough, and a member whose
+// folder is lost gets it from the others.
 func TestDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newKept(t, 3)
@@ -104,7 +105,8 @@ func TestDisk(t *testing.T) {
 	})
 }
 
-// One who leads and cannot write leads no more; another one does, with all that was agreed on. When there is room again it takes part.
+// One who leads and cannot write leads no more; another one does, with all that was agreed on. When there is room again
+// it takes part.
 func TestFullDisk(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 	if err != nil {

@@ -195,8 +195,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// When all is over members agree on that, learn the last note, and end as soon as each knows it: also if who had them agree ends at once, and if
-// one had ended before.
+// When all is over members agree on that, learn the last note, and end as soon as each knows it: also if who had them
+// agree ends at once, and if one had ended before.
 func TestClose(t *testing.T) {
 	for name, c := range map[string]struct{ before, after bool }{"all there": {}, "one was lost": {before: true}, "the last holder is lost": {after: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -254,8 +254,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Who is told of the end by nobody learns it from whoever knows it, although he could go: he stays for the others. Here the holder and its connection end
-// before the last member has heard of the end.
+// Who is told of the end by nobody learns it from whoever knows it, although he could go: he stays for the others. Here
+// the holder and its connection end before the last member has heard of the end.
 func TestWhoKnowsTheEndStays(t *testing.T) {
 	w := newWorld(t, 3, 5)
 	first := w.await(3 * time.Second)

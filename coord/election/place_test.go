@@ -26,7 +26,8 @@ func (w *world) say(text string) {
 	w.t.Fatalf("%q was not agreed on within a second", text)
 }
 
-// One founder after the other dies, and another process comes in its place. In the end none of the founders lives, and what they have noted is known.
+// One founder after the other dies, and another process comes in its place. In the end none of the founders lives, and
+// what they have noted is known.
 func TestPlacesAreTakenAgain(t *testing.T) {
 	for _, k := range []int{3, 5} {
 		for seed := range uint64(10) {
@@ -218,7 +219,8 @@ func TestAnswers(t *testing.T) {
 		if got := errors.As(err, new(*ReplacedError)); got != x.end || m.turn != x.turnsTo {
 			t.Errorf("%s: turn %d, %v", name, m.turn, err)
 		}
-		if len(m.lives) == 0 != (x.turn == fresh && x.turnsTo == late) { // who comes late may have met others that are no more
+		// who comes late may have met others that are no more
+		if len(m.lives) == 0 != (x.turn == fresh && x.turnsTo == late) {
 			t.Errorf("%s: it knows %v", name, m.lives)
 		}
 		select {
@@ -238,7 +240,8 @@ func TestAnswers(t *testing.T) {
 		t.Error("an answer that is too short was taken")
 	}
 	m.greet(1, greeting{[processIDLen]byte{1}, fresh})
-	for by, want := range map[[processIDLen]byte]bool{{2}: false, {1}: true} { // another process in the place of the one that was met does not count
+	// another process in the place of the one that was met does not count
+	for by, want := range map[[processIDLen]byte]bool{{2}: false, {1}: true} {
 		clear(m.agreed)
 		if err := m.answered(1, mine, append(by[:], byte(known))); err != nil || m.agreed[1] != want {
 			t.Errorf("process %x takes this one for a founder: counted %v, %v", by[:1], m.agreed[1], err)
@@ -246,8 +249,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Processes come in the place of those that have ended, until none is left of those who began; what they have noted is known, and the others are led
-// meanwhile. A leadership that is handed over is another one's before the old one would have been missed.
+// Processes come in the place of those that have ended, until none is left of those who began; what they have noted is
+// known, and the others are led meanwhile. A leadership that is handed over is another one's before the old one would
+// have been missed.
 func TestProcessesComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 3)

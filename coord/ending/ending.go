@@ -14,8 +14,8 @@
 // From frozen on no update is made. From still on no gradient is accepted.
 //
 // A member that must end reports it and keeps working until it is released. So a job in which all processes get the
-// signal at once, as schedulers do it, is complete when it is saved. Muster releases members that have waited, or ends the
-// job if it cannot continue without those that leave.
+// signal at once, as schedulers do it, is complete when it is saved. Muster releases members that have waited, or ends
+// the job if it cannot continue without those that leave.
 package ending
 
 import (
@@ -81,8 +81,8 @@ const (
 	Over                // the job ends with Cause
 )
 
-// Tell ends the job with cause and returns true. If it is already ending, Tell only replaces the cause and returns false.
-// saves says whether the job can be saved.
+// Tell ends the job with cause and returns true. If it is already ending, Tell only replaces the cause and returns
+// false. saves says whether the job can be saved.
 func (e *End) Tell(now time.Time, cause error, grace time.Duration, saves bool) bool {
 	if e.cause != nil {
 		e.cause = cause
@@ -200,8 +200,8 @@ type Copies interface {
 // Yield records that this process must end with cause, and that others may coordinate.
 func (e *End) Yield(now time.Time, cause error) { e.yields, e.yielded = cause, now }
 
-// Muster returns one consequence of members that leave: [Stop], [Release] or [Hand], or nil. It is called again until it
-// returns nil.
+// Muster returns one consequence of members that leave: [Stop], [Release] or [Hand], or nil. It is called again until
+// it returns nil.
 func (e *End) Muster(now time.Time, j *Job) any {
 	if e.cause != nil {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"star/modes"
 )
 
-// What is given up is to be done again, whatever the plan: a checkpoint made then has each sample in one place, and nothing is under way.
+// What is given up is to be done again, whatever the plan: a checkpoint made then has each sample in one place, and
+// nothing is under way.
 func TestAbandon(t *testing.T) {
 	plans := map[string]string{"ssgd": "ssgd", "asgd": "asgd", "a queue": "ssgd queue=4", "kept": "kbatch-async=3", "local": "ssgd local=2"}
 	for name, mode := range plans {
@@ -75,7 +76,8 @@ func TestAbandonBeforeTheCursor(t *testing.T) {
 	}
 }
 
-// A rest of one sample goes with the batch before it, at the end of the stream and of what is to be done again; each sample is handed out once.
+// A rest of one sample goes with the batch before it, at the end of the stream and of what is to be done again; each
+// sample is handed out once.
 func TestNoRestOfOne(t *testing.T) {
 	for _, c := range []struct {
 		limit int64

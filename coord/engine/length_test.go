@@ -21,7 +21,8 @@ func scale(workers, shards int) *Shards {
 	return l
 }
 
-// round has each worker say something of its gradient, and servers of its slices. It returns who was belied, and the norms of the update.
+// round has each worker say something of its gradient, and servers of its slices. It returns who was belied, and the
+// norms of the update.
 func (l *Shards) said(t *testing.T, step int64, said []float64, held func(w star.Worker, shard int) []replica.Sum) (lied []string, norms []float64) {
 	t.Helper()
 	for w, norm2 := range said {

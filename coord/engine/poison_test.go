@@ -117,8 +117,9 @@ func TestFlippedIsLeftOut(t *testing.T) {
 	}
 }
 
-// In modes of K gradients, of which a worker may bring several (K-batch-sync and -async), those that are kept until there are enough are looked at as all
-// others: what does not belong has weight 0, whoever brings it and in whatever place, and the next update is sound.
+// In modes of K gradients, of which a worker may bring several (K-batch-sync and -async), those that are kept until
+// there are enough are looked at as all others: what does not belong has weight 0, whoever brings it and in whatever
+// place, and the next update is sound.
 func TestPoisonOfKeptGradients(t *testing.T) {
 	type gradient struct {
 		worker star.Worker

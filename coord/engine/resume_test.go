@@ -11,8 +11,8 @@ import (
 	"star/transport/wire"
 )
 
-// Another coordinator goes on from the metadata of the last Fire: what was stored since is dropped by the shards, batches that were out are handed out again, steps are
-// new ones, and in the end every sample is applied once.
+// Another coordinator goes on from the metadata of the last Fire: what was stored since is dropped by the shards,
+// batches that were out are handed out again, steps are new ones, and in the end every sample is applied once.
 func TestShardsGoOn(t *testing.T) {
 	const limit = 60
 	c := Config{Plan: modes.XOrder(3, 2), Workers: 3, Shards: 2, Batch: 4, Limit: limit, WithMetadata: true}
@@ -64,7 +64,8 @@ func TestShardsGoOn(t *testing.T) {
 	if err != nil || m.Version != 2 || m.Samples != int64(len(applied)) {
 		t.Fatalf("%+v, %v, after %d samples", m, err, len(applied))
 	}
-	// Worker 1 has stored the gradient of its next step, and worker 0 was released for one more since the last Fire that anybody has.
+	// Worker 1 has stored the gradient of its next step, and worker 0 was released for one more since the last Fire that
+	// anybody has.
 	after := m.Snapshot
 	after.Seq, after.Steps = l.seq, slices.Clone(m.Steps)
 	after.Steps[0]++

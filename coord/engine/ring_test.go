@@ -62,8 +62,9 @@ func TestRingGrants(t *testing.T) {
 	}
 }
 
-// A rider may have got a later version than that it was released with: how stale its gradient is is told by who has carried it, or by its record, whichever comes
-// first. Neither makes it staler than its release, nor younger than the round.
+// A rider may have got a later version than that it was released with: how stale its gradient is is told by who has
+// carried it, or by its record, whichever comes first. Neither makes it staler than its release, nor younger than the
+// round.
 func TestHowStaleRidersAre(t *testing.T) {
 	for name, c := range map[string]struct {
 		record, again int64 // bases of records before and after the round; -1: none
@@ -150,7 +151,8 @@ func TestRidersKeepTheirBatches(t *testing.T) {
 	}
 }
 
-// Rounds of a queue are whole ones, the last perhaps not, whatever was handed out beforehand: an optimiser with a memory goes on as far after a round of few samples as after another.
+// Rounds of a queue are whole ones, the last perhaps not, whatever was handed out beforehand: an optimiser with a
+// memory goes on as far after a round of few samples as after another.
 func TestRingQueueEnds(t *testing.T) {
 	const n, batch, limit = 4, 8, 20*32 + 5
 	plan, err := modes.Parse("ssgd queue=4", n)
@@ -375,7 +377,8 @@ func TestClosedRounds(t *testing.T) {
 	}
 }
 
-// What is late of one ring is in no round of the next one, even where that closes a round before the old one's last is complete.
+// What is late of one ring is in no round of the next one, even where that closes a round before the old one's last is
+// complete.
 func TestLateOfAnotherRing(t *testing.T) {
 	p := modes.XOrder(3, 2)
 	p.Micro, p.ComputeDeadline = 5, time.Hour
@@ -413,7 +416,8 @@ func TestLateOfAnotherRing(t *testing.T) {
 	}
 }
 
-// With a time after which no part is begun (DropCompute) everybody is in the round, with the samples that it had time for.
+// With a time after which no part is begun (DropCompute) everybody is in the round, with the samples that it had time
+// for.
 func TestRoundsOfParts(t *testing.T) {
 	p := modes.SSGD(2)
 	p.Micro, p.ComputeDeadline = 5, time.Hour

@@ -12,7 +12,8 @@ import (
 	"star/transport/wire"
 )
 
-// ridden is a ring of members 0 and 1 and rider 2 that has made a round, by its scheduler, and the metadata of then. Two rounds and the rider's batch are under way.
+// ridden is a ring of members 0 and 1 and rider 2 that has made a round, by its scheduler, and the metadata of then.
+// Two rounds and the rider's batch are under way.
 func ridden(t *testing.T) (*Ring, []byte) {
 	l := newShards(modes.Ring(3, 2), 3, 0, 4, 100)
 	r := newRing(l, wire.Ring{})
@@ -146,7 +147,8 @@ func TestClaim(t *testing.T) {
 	})
 }
 
-// A rider's batch that nobody remembers is in the round that carried it, and is handed out again when that round is not made after all.
+// A rider's batch that nobody remembers is in the round that carried it, and is handed out again when that round is not
+// made after all.
 func TestForgottenErrand(t *testing.T) {
 	for name, reached := range map[string]int64{"the round was made": 3, "it was not": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -193,8 +195,9 @@ func TestForgottenErrand(t *testing.T) {
 	}
 }
 
-// A batch of a rider that left, which another rider has brought since, is nobody's batch any more, though those who are left remember it as the first one's:
-// its samples are applied once, or handed out once, whether the other rider had all of it or a part.
+// A batch of a rider that left, which another rider has brought since, is nobody's batch any more, though those who are
+// left remember it as the first one's: its samples are applied once, or handed out once, whether the other rider had
+// all of it or a part.
 func TestErrandOfAnother(t *testing.T) {
 	for name, c := range map[string]struct {
 		share   int // of rider 2

@@ -63,7 +63,8 @@ func TestRingModel(t *testing.T) {
 		s := rehearsal.NewRing(rehearsal.Config{Config: c, Draw: draw, Broken: t.Fatalf, Lost: func(why string) { t.Skip(why) }})
 		joins, kills, changes, faults, takes := draw(0, 4, "joins"), draw(0, n-1, "kills"), draw(0, 4, "changes"), draw(0, 2, "faults"), 0
 		s.Deadly = rapid.Bool().Draw(t, "deadly")
-		if !closes && !s.Deadly { // what was put aside is known to the coordinator that did; a job whose rounds are closed has one coordinator
+		// what was put aside is known to the coordinator that did; a job whose rounds are closed has one coordinator
+		if !closes && !s.Deadly {
 			takes = draw(0, 3, "takes")
 		}
 		for steps := 0; ; steps++ {
@@ -107,8 +108,9 @@ func TestRingModel(t *testing.T) {
 	})
 }
 
-// Whoever dies when a plan changes, at whatever moment, another one has the parameters: one member alone never has them while others of its ring are to get them. Acts come in
-// two orders, and deaths up to 90 acts after the change: whoever is first goes on for as long as it can, or all in turn.
+// Whoever dies when a plan changes, at whatever moment, another one has the parameters: one member alone never has them
+// while others of its ring are to get them. Acts come in two orders, and deaths up to 90 acts after the change: whoever
+// is first goes on for as long as it can, or all in turn.
 func TestOneDeathInAChangeOfRings(t *testing.T) {
 	changes := []struct {
 		n        int
@@ -129,7 +131,8 @@ func TestOneDeathInAChangeOfRings(t *testing.T) {
 	}
 }
 
-// Whoever cannot exchange anything once, when a plan changes at the end of the samples, at whatever moment: somebody in the ring that forms then has the parameters.
+// Whoever cannot exchange anything once, when a plan changes at the end of the samples, at whatever moment: somebody in
+// the ring that forms then has the parameters.
 func TestOneFaultInAChangeOfRings(t *testing.T) {
 	for n := 3; n <= 4; n++ {
 		for limit := int64(1); limit <= 4; limit++ {
@@ -142,7 +145,8 @@ func TestOneFaultInAChangeOfRings(t *testing.T) {
 	}
 }
 
-// fails runs a job in which the last worker rides, and then all others do, and in which the ring of one fails so many acts after that. False: nothing was left to do by then.
+// fails runs a job in which the last worker rides, and then all others do, and in which the ring of one fails so many
+// acts after that. False: nothing was left to do by then.
 func fails(t *testing.T, n int, limit int64, who star.Worker, moment int) (failed bool) {
 	about := fmt.Sprintf("%d workers, %d samples, worker %d at moment %d", n, limit, who, moment)
 	cfg := engine.Config{Plan: modes.Ring(n, star.Worker(n-1)), Workers: n, Batch: 3, Limit: limit, Ring: new(engine.RingConfig), MaxParams: 1 << 30}
@@ -172,7 +176,8 @@ func fails(t *testing.T, n int, limit int64, who star.Worker, moment int) (faile
 	return false
 }
 
-// dies runs a job of 30 samples, whose plan changes after six acts and which loses a worker so many later. False: nothing was left to do by then.
+// dies runs a job of 30 samples, whose plan changes after six acts and which loses a worker so many later. False:
+// nothing was left to do by then.
 func dies(t *testing.T, n int, from, to []star.Worker, victim star.Worker, moment, order int, about string) (died bool) {
 	cfg := engine.Config{Plan: modes.Ring(n, from...), Workers: n, Batch: 3, Limit: 30, Ring: new(engine.RingConfig), MaxParams: 1 << 30}
 	s := rehearsal.NewRing(rehearsal.Config{Config: cfg, Draw: func(low, _ int, _ string) int { return low },

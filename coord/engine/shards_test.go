@@ -78,7 +78,8 @@ func (r *rig) carry(os []Ready) {
 	}
 }
 
-// round is the samples of one iteration of everybody who is there: a gradient counts for its part of them, whatever the mode, and while the mode changes.
+// round is the samples of one iteration of everybody who is there: a gradient counts for its part of them, whatever the
+// mode, and while the mode changes.
 func (r *rig) round() (n int) {
 	for w, a := range r.l.states {
 		if a.live {

@@ -38,7 +38,8 @@ func lay(ts ...dtype.Tensor) []dtype.Tensor {
 	return ts
 }
 
-// Floating numbers of every width are averaged, and what is alike stays to the bit; all other types are those of the lowest rank, in whatever order workers come.
+// Floating numbers of every width are averaged, and what is alike stays to the bit; all other types are those of the
+// lowest rank, in whatever order workers come.
 func TestBuffersOfEveryType(t *testing.T) {
 	layout := lay(
 		dtype.Tensor{Name: "mean", Shape: []int{2}},

@@ -34,7 +34,8 @@ func (j *job) Parked(w star.Worker) bool { return slices.Contains(j.parked, w) }
 // begun is the time 0 of scripts.
 var begun = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestScripts runs the scripts in testdata. Each prints the effects of its commands, or - where a command has no effect.
+// TestScripts runs the scripts in testdata. Each prints the effects of its commands, or - where a command has no
+// effect.
 //
 //	workers live=(0,1,2) idle=(1) parked=(2)     what workers do from here on
 //	begin buffers=8 tests                        of rounds: bytes of the buffers; there is a test set

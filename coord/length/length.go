@@ -32,8 +32,8 @@ type Job struct {
 	Programs bool               // workers run their own programs, with loops that may end earlier or later
 }
 
-// End is the end of the job in samples. It is rounded up to a whole sample, or down to a whole batch if programs drop an
-// incomplete one. round is the samples of one iteration of all workers with which the job should begin.
+// End is the end of the job in samples. It is rounded up to a whole sample, or down to a whole batch if programs drop
+// an incomplete one. round is the samples of one iteration of all workers with which the job should begin.
 func (j *Job) End(round int64) int64 {
 	end := int64(math.MaxInt64)
 	for _, e := range []float64{float64(j.Samples), j.Epochs * float64(j.Enrolled.Samples), float64(j.Steps) * float64(round)} {

@@ -12,9 +12,9 @@ import (
 	"star/transport/wire"
 )
 
-// ParseEnrolment reads the payload of a worker's Hello h and checks it against h. The layout of the first worker is used
-// by all servers, the writer of checkpoints and the codecs, so it is checked here, once. The error is the reason for the
-// worker's rejection, with exit code 78.
+// ParseEnrolment reads the payload of a worker's Hello h and checks it against h. The layout of the first worker is
+// used by all servers, the writer of checkpoints and the codecs, so it is checked here, once. The error is the reason
+// for the worker's rejection, with exit code 78.
 func ParseEnrolment(h wire.Hello, payload []byte) (session.Enrolment, error) {
 	var e session.Enrolment
 	if err := json.Unmarshal(payload, &e); err != nil {
@@ -52,8 +52,8 @@ func otherData(e, first *session.Enrolment) string {
 	return ""
 }
 
-// follow returns an error unless the tensors follow one another without gaps in n words, as package dtype defines it. An
-// empty list is valid: then the parameters have no names.
+// follow returns an error unless the tensors follow one another without gaps in n words, as package dtype defines it.
+// An empty list is valid: then the parameters have no names.
 func follow(tensors []session.Tensor, n int64) error {
 	at := int64(0)
 	for _, t := range tensors {

@@ -1,7 +1,7 @@
 // Package membership decides which processes take part in a job: what members must agree on ([Terms]), which worker has
 // which rank ([Members]), whether the job has enough workers ([Shortage]), and where members are ([Place]). It is pure:
-// no I/O, no clock, no goroutine; times are arguments. The coordinator (package coord) has the connections by rank, calls
-// this package for each event, and carries out what the calls return.
+// no I/O, no clock, no goroutine; times are arguments. The coordinator (package coord) has the connections by rank,
+// calls this package for each event, and carries out what the calls return.
 //
 // The states of a rank:
 //
@@ -163,8 +163,8 @@ func (m *Members) Before(process string) (w int, found bool) {
 	return w, w >= 0
 }
 
-// Yields reports whether the enrolled workers give way to one that differs from them: it is vouched for and none of them
-// is, or no worker is left. It is false once the training has begun.
+// Yields reports whether the enrolled workers give way to one that differs from them: it is vouched for and none of
+// them is, or no worker is left. It is false once the training has begun.
 func (m *Members) Yields(vouched bool) bool {
 	return !m.begun && !slices.ContainsFunc(m.ranks, func(r rank) bool { return r.state != free && (r.holder.Vouched || !vouched) })
 }
@@ -224,8 +224,8 @@ func (m *Members) Wanting() int {
 	return max(n, 0)
 }
 
-// Begin begins the training with the workers that have joined. Enrolled workers become late; absent lists all ranks that
-// do not train.
+// Begin begins the training with the workers that have joined. Enrolled workers become late; absent lists all ranks
+// that do not train.
 func (m *Members) Begin() (absent []star.Worker) {
 	m.begun = true
 	for w := range m.ranks {
@@ -257,7 +257,8 @@ func (m *Members) Leave(w int) {
 	}
 }
 
-// Count is the number of ranks under which workers have trained or, before the training, the number it should begin with.
+// Count is the number of ranks under which workers have trained or, before the training, the number it should begin
+// with.
 func (m *Members) Count() int {
 	if !m.begun {
 		return m.size.Workers
@@ -292,8 +293,9 @@ func (m *Members) Diverge(w int, reason string) (why string) {
 // parameters are not finite, each worker notices in its next iteration; a single one that does is broken itself.
 func (m *Members) Diverged(live int) bool { return len(m.diverged) > live }
 
-// Pass makes the pass that the worker welcomed under a rank shows to shards. Its number is higher than all earlier ones,
-// also of previous coordinators. Shards accept only the highest of a rank, so messages of an earlier attempt are rejected.
+// Pass makes the pass that the worker welcomed under a rank shows to shards. Its number is higher than all earlier
+// ones, also of previous coordinators. Shards accept only the highest of a rank, so messages of an earlier attempt are
+// rejected.
 func (m *Members) Pass(w int, term, step int64) string {
 	m.passes++
 	return transport.Pass(m.key, wire.RoleWorker, w, transport.Attempt{Number: term<<32 + m.passes, Step: step})

@@ -9,8 +9,8 @@ import (
 	"star/transport/wire"
 )
 
-// Place is a member's location as far as its addresses show it. It is a guess: hosts may share a link or a name. What is
-// based on it (trees, paced pushes, moves) is undone if it does not help.
+// Place is a member's location as far as its addresses show it. It is a guess: hosts may share a link or a name. What
+// is based on it (trees, paced pushes, moves) is undone if it does not help.
 type Place struct {
 	Site string // processes with the same site share a link
 	addr string // the address that the member advertises
@@ -21,8 +21,8 @@ type Place struct {
 const Here = "here"
 
 // PlaceOf returns the place of a member with this Hello and a connection from remote. own are the addresses of the
-// coordinator's host, which is one site. Other hosts are distinguished by name and address, because containers and clones
-// share names.
+// coordinator's host, which is one site. Other hosts are distinguished by name and address, because containers and
+// clones share names.
 func PlaceOf(h *wire.Hello, remote string, own []net.IP) Place {
 	p := Place{Site: h.Host}
 	p.addr, _, _ = strings.Cut(h.Addr, ",")

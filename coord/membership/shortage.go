@@ -43,8 +43,8 @@ func (s *Shortage) Limit() time.Duration { return s.limit }
 // On reports whether the job waits for workers.
 func (s *Shortage) On() bool { return !s.since.IsZero() }
 
-// Look compares the number of workers with the minimum, if the job still trains. With Enough, waited is how long the job
-// has waited.
+// Look compares the number of workers with the minimum, if the job still trains. With Enough, waited is how long the
+// job has waited.
 func (s *Shortage) Look(now time.Time, live int, trains bool) (c Change, waited time.Duration) {
 	switch lacks := trains && live < s.least; {
 	case lacks == s.On():
@@ -66,8 +66,8 @@ func (s *Shortage) Take() []engine.Ready {
 }
 
 // Hold holds orders while there are too few workers. It returns the orders that are carried out immediately: after the
-// loss of a ring member the others form a new ring at once, because the round they are in will never end. Held orders for
-// the previous ring are void, except for their lines of the run log.
+// loss of a ring member the others form a new ring at once, because the round they are in will never end. Held orders
+// for the previous ring are void, except for their lines of the run log.
 func (s *Shortage) Hold(orders []engine.Ready) []engine.Ready {
 	if !s.On() {
 		return orders
@@ -108,8 +108,8 @@ func (s *Shortage) Over(now time.Time, live int) string {
 	return text
 }
 
-// Quorum adapts the quorum of a plan that sets how many gradients an update does not wait for (backup=B of modes.Parse):
-// they are counted from the present workers, and not from all ranks.
+// Quorum adapts the quorum of a plan that sets how many gradients an update does not wait for (backup=B of
+// modes.Parse): they are counted from the present workers, and not from all ranks.
 type Quorum struct{ spares int }
 
 // Set returns p with the quorum for the live workers, in a job that grows. Plans without backup workers are returned

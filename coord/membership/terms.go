@@ -23,8 +23,8 @@ type Rules struct {
 	MaxParams int64
 }
 
-// Terms is what the job trains: the Hello and the enrolment of its first worker. All other workers must agree with them.
-// The zero value is a job without an enrolled worker.
+// Terms is what the job trains: the Hello and the enrolment of its first worker. All other workers must agree with
+// them. The zero value is a job without an enrolled worker.
 type Terms struct {
 	hello wire.Hello
 	first *session.Enrolment
@@ -77,7 +77,8 @@ func (t *Terms) Check(r *Rules, judge *wire.Hello, h *wire.Hello, e *session.Enr
 	return differs, no
 }
 
-// Judge rejects a validator with another model than the job's: a product of gradients of different models would mean nothing.
+// Judge rejects a validator with another model than the job's: a product of gradients of different models would mean
+// nothing.
 func (t *Terms) Judge(h *wire.Hello) *Refusal {
 	if h.ModelHash == t.hello.ModelHash && h.Params == t.hello.Params {
 		return nil
@@ -86,8 +87,8 @@ func (t *Terms) Judge(h *wire.Hello) *Refusal {
 		h.Model, h.ModelHash, t.hello.Model, t.hello.ModelHash)
 }
 
-// differs describes how a worker differs from the terms; it is empty if it does not. The text names both sides and, if it
-// can be found, the setting or the tensor that differs, because its reader sees only one process.
+// differs describes how a worker differs from the terms; it is empty if it does not. The text names both sides and, if
+// it can be found, the setting or the tensor that differs, because its reader sees only one process.
 func (t *Terms) differs(h *wire.Hello, e *session.Enrolment) string {
 	first := t.first
 	if first == nil {

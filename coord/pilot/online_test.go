@@ -20,7 +20,8 @@ func seeded(seed uint64) func(int) straggler.Source {
 	return func(lesson int) straggler.Source { return rand.New(rand.NewPCG(seed, uint64(lesson))) }
 }
 
-// class plays a job to a pilot and does the studies that it wants, each of which is told so many lines after it was asked for.
+// class plays a job to a pilot and does the studies that it wants, each of which is told so many lines after it was
+// asked for.
 type class struct {
 	t     *testing.T
 	pilot *Pilot
@@ -161,8 +162,8 @@ func replay(p *Pilot, log []runlog.Line) map[int][]string {
 // soon is for how many iterations tests wait before the first training, which then is a short one.
 const soon = 75
 
-// A job with a rhythm teaches a predictor that beats the moving average. However long the trainings take, the log replays
-// to the same words in the same places.
+// A job with a rhythm teaches a predictor that beats the moving average. However long the trainings take, the log
+// replays to the same words in the same places.
 func TestOnline(t *testing.T) {
 	first := math.NaN() // error of the first training: when it is done makes no difference
 	for _, delay := range []int{0, 500} {
@@ -330,7 +331,8 @@ func TestOnlineBounded(t *testing.T) {
 	}
 }
 
-// What an iteration of 8 workers costs the pilot: eight records and an update; with a predictor that was trained online, and without.
+// What an iteration of 8 workers costs the pilot: eight records and an update; with a predictor that was trained
+// online, and without.
 func BenchmarkTell(b *testing.B) {
 	for _, test := range []struct {
 		name   string

@@ -16,8 +16,8 @@ import (
 
 const ms = time.Millisecond
 
-// ssgd tells a pilot of rounds of synchronous training in which everybody but the slow one takes 100 ms, and returns what it
-// says. It stops at the first change.
+// ssgd tells a pilot of rounds of synchronous training in which everybody but the slow one takes 100 ms, and returns
+// what it says. It stops at the first change.
 func ssgd(p *Pilot, rounds int, from time.Duration, slow star.Worker, factor int) (said []advice.Remark, at time.Duration) {
 	at = from
 	for range rounds {
@@ -106,7 +106,8 @@ func TestManual(t *testing.T) {
 	}
 }
 
-// A worker that takes half as long again is slow, but not where that is allowed; a mode that does not save as much as it must is not taken.
+// A worker that takes half as long again is slow, but not where that is allowed; a mode that does not save as much as
+// it must is not taken.
 func TestThresholds(t *testing.T) {
 	for name, c := range map[string]struct {
 		set              []runlog.Set
@@ -229,7 +230,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// What iterations may take is passed on, and again when it has changed; a worker that is late then is left behind, although no update was made.
+// What iterations may take is passed on, and again when it has changed; a worker that is late then is left behind,
+// although no update was made.
 func TestLate(t *testing.T) {
 	p := begin(t, Config{})
 	said, at := ssgd(p, 60, 0, 2, 1)
@@ -263,7 +265,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// Who was slow in the first iteration is given a deadline for the second, and what is late then is reason enough for a plan; nothing is where its iteration was like theirs.
+// Who was slow in the first iteration is given a deadline for the second, and what is late then is reason enough for a
+// plan; nothing is where its iteration was like theirs.
 func TestLateTheSecondTime(t *testing.T) {
 	for _, late := range []bool{true, false} {
 		p := begin(t, Config{})
@@ -311,7 +314,8 @@ func TestLateTheSecondTime(t *testing.T) {
 	}
 }
 
-// What rounds of SSGD say of staleness comes from the records and from the noise that the coordinator measures: both must be there.
+// What rounds of SSGD say of staleness comes from the records and from the noise that the coordinator measures: both
+// must be there.
 func TestCourseIsHeard(t *testing.T) {
 	for _, c := range []struct {
 		mixed, silent, known bool

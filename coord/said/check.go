@@ -12,8 +12,8 @@ import (
 	"star/transport/wire"
 )
 
-// slack is how far a member's clock may be ahead: hosts sleep. Times in records are durations by the member's clock, which
-// may have jumped during the measurement.
+// slack is how far a member's clock may be ahead: hosts sleep. Times in records are durations by the member's clock,
+// which may have jumped during the measurement.
 const slack = time.Hour
 
 // largest32 is the square of the largest float32: no element of a vector adds more to the square of its norm.
@@ -52,8 +52,8 @@ type Engine interface {
 	View() engine.View
 }
 
-// Check returns why a member may not send m; nil if it may. The error is for the log and for the member, which ends with
-// exit code 78. The engine checks messages about a step or a ring further.
+// Check returns why a member may not send m; nil if it may. The error is for the log and for the member, which ends
+// with exit code 78. The engine checks messages about a step or a ring further.
 func Check(m *Message, from Speaker, v *View) error {
 	if w, ok := m.speaker(); ok && int(w) != from.Rank && from.Role != wire.RoleServer {
 		return fmt.Errorf("%v for worker %d, which is not its rank", m.Kind, w)
@@ -170,8 +170,8 @@ func (v *View) past(what string, version int64) error {
 	return nil
 }
 
-// possible rejects a record that its worker cannot have measured. The limits are far above what a correct worker measures,
-// and low enough that sums and squares of the values stay finite.
+// possible rejects a record that its worker cannot have measured. The limits are far above what a correct worker
+// measures, and low enough that sums and squares of the values stay finite.
 func (v *View) possible(r *star.Record) error {
 	most := v.Elapsed + slack
 	for _, d := range []struct {
@@ -240,8 +240,8 @@ func (v *View) asked(eval int64) error {
 	return nil
 }
 
-// server checks a message of a server, which reports on its shards. A squared norm may be infinite, because the gradient
-// may be; a finite one is at most the maximum for a slice of that length.
+// server checks a message of a server, which reports on its shards. A squared norm may be infinite, because the
+// gradient may be; a finite one is at most the maximum for a slice of that length.
 func (v *View) server(rank int, e *Message) error {
 	switch e.Kind {
 	case wire.KindReady:

@@ -10,7 +10,8 @@ import (
 	"star/transport/wire"
 )
 
-// training is an engine at version 7 that has given out version 8. Worker w is at step w. Worker 1 is a rider of worker 0.
+// training is an engine at version 7 that has given out version 8. Worker w is at step w. Worker 1 is a rider of worker
+// 0.
 type training struct{ engine.Reader }
 
 func (t *training) View() engine.View {

@@ -17,9 +17,9 @@ import (
 	"star/transport/wire"
 )
 
-// Message is one parsed frame. Messages of every iteration have their own fields, so that a Message is passed on without
-// an allocation. The others are behind one pointer, which keeps a Message small: it is copied several times and waits in a
-// queue of thousands.
+// Message is one parsed frame. Messages of every iteration have their own fields, so that a Message is passed on
+// without an allocation. The others are behind one pointer, which keeps a Message small: it is copied several times and
+// waits in a queue of thousands.
 type Message struct {
 	Kind     wire.Kind
 	Payload  []byte
@@ -69,8 +69,8 @@ const MaxPayload = 64 << 20
 // payloadTime is the limit for receiving a payload, plus one second for each MiB.
 const payloadTime = 30 * time.Second
 
-// Read receives one frame of a member and parses it. Errors: a frame that members do not send, a payload for a kind that
-// has none, a payload above MaxPayload, or a timeout. The connection must be closed after an error.
+// Read receives one frame of a member and parses it. Errors: a frame that members do not send, a payload for a kind
+// that has none, a payload above MaxPayload, or a timeout. The connection must be closed after an error.
 func Read(conn transport.Conn) (m Message, err error) {
 	f, err := conn.Recv()
 	if err != nil {

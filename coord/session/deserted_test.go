@@ -10,8 +10,8 @@ import (
 	"star/transport/wire"
 )
 
-// A member that took part in a job learns within seconds that no process listens at the coordinators' addresses any more.
-// A new member waits for them, and so does one if an address does not answer: it may be cut off.
+// A member that took part in a job learns within seconds that no process listens at the coordinators' addresses any
+// more. A new member waits for them, and so does one if an address does not answer: it may be cut off.
 func TestDeserted(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -1,6 +1,7 @@
-// Package session is a member's side of its connection to the coordinator: how a worker or a server finds the coordinator,
-// joins the job, receives orders, sends reports, and notices that the coordinator is gone. It also has the types that both
-// sides use beside the messages of the wire: Enrolment, Tensor, Told and Stand. Package coord is the other side.
+// Package session is a member's side of its connection to the coordinator: how a worker or a server finds the
+// coordinator, joins the job, receives orders, sends reports, and notices that the coordinator is gone. It also has the
+// types that both sides use beside the messages of the wire: Enrolment, Tensor, Told and Stand. Package coord is the
+// other side.
 //
 //	m, err := Join(ctx, MemberConfig{…})   // Hello ──► Welcome
 //	m.Beat()                               // Ping ──► Pong, until Close
@@ -80,8 +81,8 @@ type MemberConfig struct {
 	Log *slog.Logger
 }
 
-// Member is one process's connection to the coordinator. One goroutine may call Next or Order; the other methods are safe
-// for concurrent use.
+// Member is one process's connection to the coordinator. One goroutine may call Next or Order; the other methods are
+// safe for concurrent use.
 type Member struct {
 	Welcome wire.Welcome
 	Buffers []byte   // workers of a job that resumes: initial Model.Buffers, float32; otherwise empty
@@ -195,8 +196,8 @@ func (e *OverError) ExitCode() int { return 0 }
 // back-off, after errors that may be temporary: names that do not resolve yet, refused and broken connections. These
 // errors are final: a rejection by the coordinator (transport.RejectError), a hello that cannot be sent
 // (transport.HelloError), an answer that cannot be read (transport.AnswerError), another program at the only address of
-// a job that has not begun (*StrangerError), and errors of the network that have an exit code (such as a certificate that
-// is not trusted).
+// a job that has not begun (*StrangerError), and errors of the network that have an exit code (such as a certificate
+// that is not trusted).
 //
 // Other errors: *OverError (the job is done), *JoinError after JoinTimeout, with Rejoins *DesertedError when no process
 // listens any more, and the cause of ctx. The caller must close the Member. Until it calls Beat the coordinator hears
@@ -242,7 +243,8 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 			return nil, &OverError{cfg.Addr}
 		}
 		var final interface{ ExitCode() int }
-		if errors.As(err, &final) && !(cfg.Rejoins && final.ExitCode() == exitcode.Restart) { // final: a retry would fail again
+		// final: a retry would fail again
+		if errors.As(err, &final) && !(cfg.Rejoins && final.ExitCode() == exitcode.Restart) {
 			return nil, err
 		}
 		if errors.Is(err, transport.ErrNotSTAR) && search == nil && !cfg.Rejoins {
@@ -303,12 +305,12 @@ func (d *deserted) note(err error, now time.Time) {
 	d.times++
 }
 
-// Beats is the number of heartbeats in DeadAfter, for both sides. A side that receives none for that many gives the other
-// side up, so a few lost or late heartbeats do no harm.
+// Beats is the number of heartbeats in DeadAfter, for both sides. A side that receives none for that many gives the
+// other side up, so a few lost or late heartbeats do no harm.
 const Beats = 6
 
-// Beat starts the heartbeat: regular Pings that are answered by Pongs, so that each side notices when the other has become
-// unreachable. Call it once, before Next, Order or Average. The goroutine ends with Close, or when it gives the
+// Beat starts the heartbeat: regular Pings that are answered by Pongs, so that each side notices when the other has
+// become unreachable. Call it once, before Next, Order or Average. The goroutine ends with Close, or when it gives the
 // coordinator up: then a waiting call of Next, Order or Average returns a *LostError.
 func (m *Member) Beat() {
 	m.beating.Go(func() {
@@ -334,8 +336,8 @@ func (m *Member) Beat() {
 	})
 }
 
-// Elapsed is the time since the run began: the coordinator's clock at the Welcome and this process's clock since then. Its
-// error is the transfer time of the Welcome.
+// Elapsed is the time since the run began: the coordinator's clock at the Welcome and this process's clock since then.
+// Its error is the transfer time of the Welcome.
 func (m *Member) Elapsed() time.Duration { return m.Welcome.Elapsed + time.Since(m.joined) }
 
 // Say sends one message to the coordinator. It takes at most SendTimeout. The error is a *LostError: the coordinator
@@ -350,9 +352,9 @@ func Say[M wire.Message](m *Member, msg M, payload []byte) error {
 	return nil
 }
 
-// Next waits for the coordinator's next Release. A Reject ends the membership: it is returned as *transport.RejectError.
-// Other errors: a *LostError, and a frame that is not a Release: a member that may receive other orders uses Order. Only
-// one goroutine may call it.
+// Next waits for the coordinator's next Release. A Reject ends the membership: it is returned as
+// *transport.RejectError. Other errors: a *LostError, and a frame that is not a Release: a member that may receive
+// other orders uses Order. Only one goroutine may call it.
 func (m *Member) Next() (wire.Release, error) {
 	f, err := m.recv()
 	if err != nil {
@@ -364,9 +366,9 @@ func (m *Member) Next() (wire.Release, error) {
 	return wire.ParseRelease(f.Header)
 }
 
-// Assignment waits for the Assign of a server, at most for timeout; 0 means no limit. It sets Layout and Optimizer of the
-// Member. Errors: a *LostError if nothing arrives in time or the connection ends, a *transport.RejectError, and the cause
-// of ctx. No other goroutine may read the connection meanwhile.
+// Assignment waits for the Assign of a server, at most for timeout; 0 means no limit. It sets Layout and Optimizer of
+// the Member. Errors: a *LostError if nothing arrives in time or the connection ends, a *transport.RejectError, and the
+// cause of ctx. No other goroutine may read the connection meanwhile.
 func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (wire.Assign, error) {
 	defer context.AfterFunc(ctx, func() { m.Conn.Close() })()
 	site := flightrecorder.Open(fmt.Sprintf("%s %d", m.cfg.Hello.Role, m.cfg.Hello.Rank), "the assignment of shards", "", "")
@@ -460,8 +462,8 @@ func (m *Member) Average(eval int64, buffers []float32) error {
 	return m.Conn.ReadPayload(transport.Floats(buffers))
 }
 
-// recv reads the next frame that is not part of the heartbeat. A Reject becomes an error. While recv waits, the heartbeat
-// counts the beats without a message; each frame resets the count.
+// recv reads the next frame that is not part of the heartbeat. A Reject becomes an error. While recv waits, the
+// heartbeat counts the beats without a message; each frame resets the count.
 func (m *Member) recv() (transport.Frame, error) {
 	m.silence.Store(0)
 	m.listening.Store(true)

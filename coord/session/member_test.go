@@ -11,8 +11,8 @@ import (
 	"star/transport/wire"
 )
 
-// A server's shards report to the coordinator while a signal makes the process send Leave: each frame arrives whole. The
-// race detector finds writers that do not wait for each other.
+// A server's shards report to the coordinator while a signal makes the process send Leave: each frame arrives whole.
+// The race detector finds writers that do not wait for each other.
 func TestLeaveWhileShardsReport(t *testing.T) {
 	const reports = 2000
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

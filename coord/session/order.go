@@ -24,8 +24,8 @@ import (
 //	close     a round is closed: the workers with gradients in it
 //	view      the servers that hold the copies of a shard now
 //
-// Orders are carried out in the order in which they arrive, except those that only end a wait: cancel, close, view, and a
-// ring that is formed at once.
+// Orders are carried out in the order in which they arrive, except those that only end a wait: cancel, close, view, and
+// a ring that is formed at once.
 type Order struct {
 	Kind    wire.Kind // release, ring, save, buffers, branch, detach, route, cancel or close
 	Release wire.Release
@@ -44,9 +44,9 @@ type Order struct {
 // Order waits for the coordinator's next order. A Reject ends the membership: it is
 // returned as *transport.RejectError.
 //
-// Other errors: a *LostError if the connection has ended or the coordinator was silent for DeadAfter; a frame that is not
-// an order, or has an invalid header, which means that coordinator and member have different versions. Only one goroutine
-// may call Order; others may call Say meanwhile.
+// Other errors: a *LostError if the connection has ended or the coordinator was silent for DeadAfter; a frame that is
+// not an order, or has an invalid header, which means that coordinator and member have different versions. Only one
+// goroutine may call Order; others may call Say meanwhile.
 func (m *Member) Order() (Order, error) {
 	f, err := m.recv()
 	if err != nil {
@@ -84,9 +84,9 @@ func (m *Member) Order() (Order, error) {
 	return o, err
 }
 
-// Views waits for the holders of the copies of each shard, which the coordinator sends after a worker's Welcome. Call it
-// before Order. It waits for at most SendTimeout. Errors are those of Order, and a message that is not a View. Holders
-// have the addresses that the coordinator knows, the primary first. The result is indexed by shard.
+// Views waits for the holders of the copies of each shard, which the coordinator sends after a worker's Welcome. Call
+// it before Order. It waits for at most SendTimeout. Errors are those of Order, and a message that is not a View.
+// Holders have the addresses that the coordinator knows, the primary first. The result is indexed by shard.
 func Views(m *Member, shards int) ([]wire.View, error) {
 	vs := make([]wire.View, shards)
 	site := flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "holders of the copies of shards", "", "")

@@ -17,9 +17,9 @@ type search struct {
 	failed int // in a row, since the last pause
 }
 
-// If an address does not accept a connection within dialTime, the next one is tried. In a job that has begun, the process
-// must send its Welcome within standTime, because all servers report to it first. Before the job begins, the Welcome waits
-// for all members.
+// If an address does not accept a connection within dialTime, the next one is tried. In a job that has begun, the
+// process must send its Welcome within standTime, because all servers report to it first. Before the job begins, the
+// Welcome waits for all members.
 const (
 	dialTime  = 1500 * time.Millisecond
 	standTime = 4 * time.Second
@@ -54,8 +54,8 @@ func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (t
 	return transport.Open(ctx, brisk{cfg.Network}, cfg.Addr, cfg.Hello, payload)
 }
 
-// next chooses the address to try next: the coordinator's according to err, or the following one. It returns false after
-// all have failed in a row: then the caller pauses.
+// next chooses the address to try next: the coordinator's according to err, or the following one. It returns false
+// after all have failed in a row: then the caller pauses.
 func (s *search) next(cfg *MemberConfig, err error) bool {
 	if s == nil {
 		return false

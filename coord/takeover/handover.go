@@ -12,12 +12,12 @@ import (
 )
 
 // Handover is what a successor must know beyond the Fires. The processes that may coordinate agree on each change of it
-// before the change takes effect, so it is small. It is JSON, so that fields may be added. Times are by a clock that all
-// of these processes share.
+// before the change takes effect, so it is small. It is JSON, so that fields may be added. Times are by a clock that
+// all of these processes share.
 //
 // A successor finds out the rest by itself: which updates were made (servers report), which samples are applied
-// (metadata), which members are present (they join). The handover changes when shards are assigned, the training begins,
-// a worker joins or leaves, the plan or a threshold is changed, a copy begins to count, and at the end.
+// (metadata), which members are present (they join). The handover changes when shards are assigned, the training
+// begins, a worker joins or leaves, the plan or a threshold is changed, a copy begins to count, and at the end.
 type Handover struct {
 	Begun      time.Duration // begin of the run
 	Trains     time.Duration // begin of the training; 0 if it has not begun
@@ -29,17 +29,18 @@ type Handover struct {
 	Set        map[string]float64 `json:",omitempty"` // thresholds changed with star ctl set
 	Grows      bool               `json:",omitempty"` // the plan has an automatic tree
 	Workers    []star.Worker      // live workers
-	Steps      []int64            `json:",omitempty"` // by worker: its step when Workers was recorded; -1: the rank was never taken
-	Model      string
-	ModelHash  string
-	Params     int64
-	Buffers    int64
-	Key        string `json:",omitempty"` // key for the workers' passes; empty: shards require none
-	Shards     []wire.ShardInfo
-	Owner      []int       // by shard: the rank of its primary server
-	Counts     map[int]int `json:"Seats"` // by rank of the servers with shards: number of shards, including copies
-	End        *Ending     // nil unless the job is over
-	Ring       bool        `json:",omitempty"` // all-reduce: there are no shards
+	// by worker: its step when Workers was recorded; -1: the rank was never taken
+	Steps     []int64 `json:",omitempty"`
+	Model     string
+	ModelHash string
+	Params    int64
+	Buffers   int64
+	Key       string `json:",omitempty"` // key for the workers' passes; empty: shards require none
+	Shards    []wire.ShardInfo
+	Owner     []int       // by shard: the rank of its primary server
+	Counts    map[int]int `json:"Seats"` // by rank of the servers with shards: number of shards, including copies
+	End       *Ending     // nil unless the job is over
+	Ring      bool        `json:",omitempty"` // all-reduce: there are no shards
 
 	Views []replica.View `json:",omitempty"` // by shard: the servers that hold it, in a job with copies
 }

@@ -10,10 +10,10 @@ import (
 	"star/transport/wire"
 )
 
-// With parameter servers the history is the sequence of Fires that servers were given. It ends with the last one that any
-// server has; servers that lack some are given them. All gradients that a Fire names are stored on every shard, because
-// only such gradients are fired. The metadata of a Fire says which samples are applied after it, and the steps of the
-// workers. Batches that were released and not fired are handed out again.
+// With parameter servers the history is the sequence of Fires that servers were given. It ends with the last one that
+// any server has; servers that lack some are given them. All gradients that a Fire names are stored on every shard,
+// because only such gradients are fired. The metadata of a Fire says which samples are applied after it, and the steps
+// of the workers. Batches that were released and not fired are handed out again.
 
 // Fire is one Fire as a server has kept it.
 type Fire struct{ Header, Metadata []byte }
@@ -79,7 +79,8 @@ func (h *History) End(from engine.Progress, noted []int64, workers int) (after e
 	return after, before, nil
 }
 
-// Behind returns the Fires after seq, in order. needs begins the text of the *engine.LostError: which servers lack them.
+// Behind returns the Fires after seq, in order. needs begins the text of the *engine.LostError: which servers lack
+// them.
 func (h *History) Behind(seq int64, needs string) (fs []Fire, err error) {
 	for seq++; seq <= h.Seq; seq++ {
 		f, ok := h.Fires[seq]
@@ -118,12 +119,13 @@ func (h *History) Lines() (lines []runlog.Recall) {
 }
 
 // Undecided returns the Fires for which shards wait for a norm and no server was given an Apply: these are decided
-// again. late are the Applys that some servers were given and others were not, by the rank of the server that lacks them.
+// again. late are the Applys that some servers were given and others were not, by the rank of the server that lacks
+// them.
 //
-// All shards compute the same norm, bit for bit, whichever coordinator asks. So for a server that was not given the Apply
-// the previous coordinator's decision makes no difference. But a shard that was given an Apply has discarded its norm, so
-// that Apply must be passed on. A server keeps a Fire for a shorter time than its Apply, which comes later: a server that
-// reports the Fire and no Apply was not given one, unless it reports only later ones ([wire.MaxApplied]).
+// All shards compute the same norm, bit for bit, whichever coordinator asks. So for a server that was not given the
+// Apply the previous coordinator's decision makes no difference. But a shard that was given an Apply has discarded its
+// norm, so that Apply must be passed on. A server keeps a Fire for a shorter time than its Apply, which comes later: a
+// server that reports the Fire and no Apply was not given one, unless it reports only later ones ([wire.MaxApplied]).
 func (h *History) Undecided(reports []*Report) (again []wire.Fire, late map[int][]wire.Apply) {
 	given, since := map[int64]wire.Apply{}, int64(0)
 	for _, r := range reports {
@@ -160,8 +162,8 @@ func (h *History) Undecided(reports []*Report) (again []wire.Fire, late map[int]
 	return again, late
 }
 
-// Newest returns the later of others and the metadata that a worker of an all-reduce keeps; nil without either. It names
-// every round that can have been made since, because each round must be granted first.
+// Newest returns the later of others and the metadata that a worker of an all-reduce keeps; nil without either. It
+// names every round that can have been made since, because each round must be granted first.
 func Newest(others *engine.RingMetadata, kept []byte, workers int) (*engine.RingMetadata, error) {
 	if len(kept) == 0 {
 		return others, nil

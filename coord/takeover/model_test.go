@@ -15,7 +15,8 @@ import (
 	"star/transport/wire"
 )
 
-// job is a model of a job with parameter servers and changing coordinators: the applied samples are those of the Fires that a server was given.
+// job is a model of a job with parameter servers and changing coordinators: the applied samples are those of the Fires
+// that a server was given.
 type job struct {
 	t      *rapid.T
 	e      *engine.Shards
@@ -64,7 +65,8 @@ func (j *job) applied() map[int64]int {
 // takeOver continues with another engine, from reports of servers that were each given a part of the Fires.
 func (j *job) takeOver() {
 	reports := make([]*Report, rapid.IntRange(1, 3).Draw(j.t, "servers")+1) // without a report of the last
-	known := max(0, len(j.fires)-3)                                         // fires that servers may have forgotten: not the last with metadata that all have
+	// fires that servers may have forgotten: not the last with metadata that all have
+	known := max(0, len(j.fires)-3)
 	for known > 0 && len(j.fires[known-1].Metadata) == 0 {
 		known--
 	}
@@ -207,7 +209,8 @@ func TestWhatIsLost(t *testing.T) {
 	if _, _, err := h.End(engine.Progress{}, nil, 1); !errors.As(err, &mismatch) {
 		t.Error(err)
 	}
-	// Fires without an update add nothing, and a job without any begins at its begin; a worker that joined since the members were recorded keeps its step.
+	// Fires without an update add nothing, and a job without any begins at its begin; a worker that joined since the
+	// members were recorded keeps its step.
 	h = Of([]*Report{nil, {Standing: wire.Standing{Seq: 1}, Fires: map[int64]Fire{1: fire(wire.Fire{Seq: 1}, nil)}}})
 	after, before, err := h.End(engine.Progress{Version: 7, Cursor: 9}, []int64{3}, 2)
 	if err != nil || after.Version != 7 || after.Cursor != 9 || after.Seq != 1 || !slices.Equal(after.Steps, []int64{3, -1}) || len(before) != 0 {

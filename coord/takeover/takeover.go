@@ -1,7 +1,7 @@
 // Package takeover decides how a coordinator continues a job that another process has coordinated. It holds what a
-// successor knows (the [Handover]) and receives (reports of servers, states of workers), decides when that is enough, and
-// what must be done. It is pure: no I/O, no clock, no goroutine. The coordinator calls a [Takeover] for each event and
-// carries out the [Effect] values that it returns, in their order.
+// successor knows (the [Handover]) and receives (reports of servers, states of workers), decides when that is enough,
+// and what must be done. It is pure: no I/O, no clock, no goroutine. The coordinator calls a [Takeover] for each event
+// and carries out the [Effect] values that it returns, in their order.
 //
 //	             parameter servers                 the servers that are needed have reported
 //	          ┌──────────────────────► settling ──────────────────────────────────────────────┐
@@ -219,8 +219,8 @@ func (t *Takeover) Forget(server int) {
 func (t *Takeover) Keep(n Norm) { t.norms = append(t.norms, n) }
 
 // Settle brings all servers to the same end of the history, once the required ones have reported; until then it returns
-// nothing. Errors: *engine.LostError if a part of the history is lost; *MismatchError if reports contradict each other, or
-// this process was started with other settings.
+// nothing. Errors: *engine.LostError if a part of the history is lost; *MismatchError if reports contradict each other,
+// or this process was started with other settings.
 func (t *Takeover) Settle(now time.Time) (effects []Effect, err error) {
 	var there, missing []int
 	for _, s := range slices.Sorted(maps.Keys(t.left.Counts)) {
@@ -267,8 +267,8 @@ func (t *Takeover) Settle(now time.Time) (effects []Effect, err error) {
 	return append(effects, Settled{t.after}), nil
 }
 
-// catchUp gives every server the Fires that it lacks. Without copies each is sent its own. With copies all Fires that some
-// copy may lack are offered again, after the views were agreed on.
+// catchUp gives every server the Fires that it lacks. Without copies each is sent its own. With copies all Fires that
+// some copy may lack are offered again, after the views were agreed on.
 func (t *Takeover) catchUp(there, missing []int, from int64) (effects []Effect, err error) {
 	if !t.job.Copies.On() {
 		for _, s := range there {
@@ -322,8 +322,8 @@ const (
 )
 
 // Gathered reports whether the training can continue: every worker that took part has joined or was waited for, and at
-// least the given number have joined. In a ring one of them must have the parameters; the wait for workers begins with the
-// first.
+// least the given number have joined. In a ring one of them must have the parameters; the wait for workers begins with
+// the first.
 func (t *Takeover) Gathered(now time.Time, least int, workers []Presence) bool {
 	if t.Settling() {
 		return false
@@ -401,8 +401,8 @@ func (t *Takeover) Told(workers []Presence) engine.Told {
 	return told
 }
 
-// Recalls returns the lines of the run log about updates that the previous coordinator may not have written. Later calls
-// return nothing.
+// Recalls returns the lines of the run log about updates that the previous coordinator may not have written. Later
+// calls return nothing.
 func (t *Takeover) Recalls() []runlog.Recall {
 	lines := t.history.Lines()
 	t.history.Fires = nil

@@ -1,6 +1,6 @@
-// Package traffic keeps gradients from queueing at a full link: pushes that would collide there are delayed (Pacer), and
-// gradients of several workers are summed on a tree that follows the load (Tree). Both use the records of the workers. The
-// package is pure: callers pass the time and the locations of the workers.
+// Package traffic keeps gradients from queueing at a full link: pushes that would collide there are delayed (Pacer),
+// and gradients of several workers are summed on a tree that follows the load (Tree). Both use the records of the
+// workers. The package is pure: callers pass the time and the locations of the workers.
 package traffic
 
 import (
@@ -15,8 +15,8 @@ import (
 )
 
 // Pacer delays pushes that would collide at the servers' link (modes.Stagger): a release says how long the push of its
-// gradient waits. It predicts from the last times of each worker. A worker with times that vary by more than half a push
-// is not delayed, because a useless wait would cost time.
+// gradient waits. It predicts from the last times of each worker. A worker with times that vary by more than half a
+// push is not delayed, because a useless wait would cost time.
 //
 // The zero value delays no push and predicts nothing.
 type Pacer struct {
@@ -74,8 +74,8 @@ func (p *Pacer) known(w star.Worker) bool {
 
 // Look decides whether pushes are paced: if the updates do not wait for all workers, or if all pushes of an iteration
 // take longer than the workers compute. far are the workers that push over the link, rate is its capacity in bytes per
-// second (0 if unknown), and bytes is the size of a push. on is the decision; changed reports whether it differs from the
-// last one.
+// second (0 if unknown), and bytes is the size of a push. on is the decision; changed reports whether it differs from
+// the last one.
 func (p *Pacer) Look(far []int, rate, bytes float64, plan modes.Plan) (on, changed bool, why string) {
 	var took time.Duration
 	n, own := len(far), 0.

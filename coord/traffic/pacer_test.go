@@ -17,8 +17,8 @@ type pushing struct{ released, far bool }
 func (p pushing) Pushing(star.Worker) bool { return p.released && p.far }
 func (p pushing) Next(star.Worker) bool    { return p.far }
 
-// Of three workers that are released at once the second and the third wait if their times are steady, unless all workers
-// wait for the last one.
+// Of three workers that are released at once the second and the third wait if their times are steady, unless all
+// workers wait for the last one.
 func TestPace(t *testing.T) {
 	for _, c := range []struct {
 		mode   string

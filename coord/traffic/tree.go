@@ -45,8 +45,8 @@ func (t *Tree) Enabled() bool { return t.seen != nil }
 // Parents returns the present tree; nil without one.
 func (t *Tree) Parents() []star.Worker { return slices.Clone(t.keeper.Parents()) }
 
-// Observe adds a record. The highest rate at which a worker has sent is the estimate of its link's capacity; its use is a
-// mean.
+// Observe adds a record. The highest rate at which a worker has sent is the estimate of its link's capacity; its use is
+// a mean.
 func (t *Tree) Observe(r *star.Record) {
 	if !t.Enabled() {
 		return
@@ -116,9 +116,9 @@ func (t *Tree) load(members []Member, bytes int64, together bool) (modes.TreeLoa
 	return l, true
 }
 
-// capacity sets the capacity of the links in the rule: from the configuration, or as measured. way is the rate that pushes
-// of this number of workers achieved. A measurement varies, so it replaces the capacity only if it differs by more than
-// the band of the rule. capacity returns false while it is unknown.
+// capacity sets the capacity of the links in the rule: from the configuration, or as measured. way is the rate that
+// pushes of this number of workers achieved. A measurement varies, so it replaces the capacity only if it differs by
+// more than the band of the rule. capacity returns false while it is unknown.
 func (t *Tree) capacity(members []Member, way func(workers int) float64) bool {
 	if t.declared {
 		return true
@@ -146,8 +146,8 @@ func (t *Tree) capacity(members []Member, way func(workers int) float64) bool {
 // Look decides whether the tree of a plan changes. It is called about every second: at is the time since the run began,
 // samples and version are the progress of the job, bytes is the size of a gradient, way as in capacity.
 //
-// seen is the result of the last change, once it is known. why is the reason for another tree (Parents); empty if the tree
-// stays. The tree follows the load, and a tree without the predicted gain is undone.
+// seen is the result of the last change, once it is known. why is the reason for another tree (Parents); empty if the
+// tree stays. The tree follows the load, and a tree without the predicted gain is undone.
 func (t *Tree) Look(at time.Duration, samples, version int64, plan modes.Plan, members []Member, bytes int64, way func(workers int) float64) (seen *modes.Verdict, why string) {
 	g := plan.Groups[0]
 	load, ok := t.load(members, bytes, g.Quorum == len(g.Members))

@@ -19,8 +19,8 @@ func three() (ms []Member) {
 	return ms
 }
 
-// An automatic tree depends on the computing time, not the transfers: the slowest worker's if all wait for all; and on the
-// rest of the rate at which each worker can send.
+// An automatic tree depends on the computing time, not the transfers: the slowest worker's if all wait for all; and on
+// the rest of the rate at which each worker can send.
 func TestTreeLoad(t *testing.T) {
 	for _, c := range []struct {
 		together bool
@@ -59,8 +59,8 @@ func TestTreeLoad(t *testing.T) {
 	}
 }
 
-// The rate of pushes is not the capacity of a link: a short push is mostly waiting. The estimate of a worker's kernel is
-// better; for a worker on the shards' host there is no link.
+// The rate of pushes is not the capacity of a link: a short push is mostly waiting. The estimate of a worker's kernel
+// is better; for a worker on the shards' host there is no link.
 func TestTreeCapacity(t *testing.T) {
 	for _, c := range []struct {
 		rates []float64 // by worker, as the kernels say; 0: nothing

@@ -14,8 +14,8 @@ import (
 	"star/runlog"
 )
 
-// Status is the present state of the job: the answer to `star ctl status`. The JSON field names are stable. Values are in
-// seconds, samples and bytes; unknown values are 0 or null.
+// Status is the present state of the job: the answer to `star ctl status`. The JSON field names are stable. Values are
+// in seconds, samples and bytes; unknown values are 0 or null.
 //
 // The phases follow one another: joining until the training begins, training, evaluating and saving at the end, over.
 // Waiting names what the job waits for now, as text; "nothing" if it does not wait. Times of a job that was taken over
@@ -40,7 +40,8 @@ type Status struct {
 	// Efficiency is the workers' speed in samples, relative to their speed without exchange and waiting; 0 if unknown.
 	Efficiency float64 `json:"scaling_efficiency,omitempty"`
 
-	Short      int              `json:"short,omitempty"`      // the minimum of workers that the job waits for; 0 if it does not wait
+	// the minimum of workers that the job waits for; 0 if it does not wait
+	Short      int              `json:"short,omitempty"`
 	Auto       bool             `json:"auto"`                 // a pilot changes the mode
 	Stragglers []string         `json:"stragglers,omitempty"` // the pilot's verdicts on slow workers
 	Refused    *advisor.Refusal `json:"refused,omitempty"`    // a mode that was refused; nil without one
@@ -63,8 +64,8 @@ type NoiseStatus struct {
 
 // WorkerStatus is the status of one rank. Times are in seconds: Iteration, Busy and Own are means over the last
 // iterations, Compute and Wait are the last one's. States: absent (no worker has had the rank), joining, computing,
-// waiting (its gradient has arrived and the update is not made), parked (no batch is left for it), gone. Values that the
-// worker has not measured are 0.
+// waiting (its gradient has arrived and the update is not made), parked (no batch is left for it), gone. Values that
+// the worker has not measured are 0.
 type WorkerStatus struct {
 	Worker    int     `json:"worker"`
 	Peer      string  `json:"peer"`
@@ -78,8 +79,9 @@ type WorkerStatus struct {
 	Rate      float64 `json:"samples_per_s"`
 	Stale     int64   `json:"staleness"`
 	PushDelay float64 `json:"push_delay_s,omitempty"` // how long its next push waits for others
-	Slowdown  float64 `json:"slowdown,omitempty"`     // own time relative to the fast workers; 0 unless a pilot calls it slow
-	Cause     string  `json:"cause,omitempty"`        // why it is slow
+	// own time relative to the fast workers; 0 unless a pilot calls it slow
+	Slowdown float64 `json:"slowdown,omitempty"`
+	Cause    string  `json:"cause,omitempty"` // why it is slow
 
 	Poison map[string]int64 `json:"poison,omitempty"` // excluded gradients, by cause
 

@@ -1,10 +1,12 @@
-// Image builds the image of STAR: the programs star and star-bucket, certificates of authorities, and nothing else, for linux/amd64 and linux/arm64.
+// Image builds the image of STAR: the programs star and star-bucket, certificates of authorities, and nothing else, for
+// linux/amd64 and linux/arm64.
 //
 //	go -C deploy/image run . --output DIR [--push REGISTRY/NAME:TAG] [--arch amd64,arm64]
 //	go -C deploy/image run . --sbom NAME.spdx.json PROGRAM…    only lists what programs are made of
 //
-// DIR gets an OCI layout, for each processor a list of what the programs are made of (SPDX), and how the image came to be (in-toto, SLSA). The digest is printed last.
-// The same commit and the same Go make the same digest: files have no times, owners are 0, and certificates are those of a pinned module.
+// DIR gets an OCI layout, for each processor a list of what the programs are made of (SPDX), and how the image came to
+// be (in-toto, SLSA). The digest is printed last. The same commit and the same Go make the same digest: files have no
+// times, owners are 0, and certificates are those of a pinned module.
 //
 // It is a module of its own, because programs of jobs need none of what it imports.
 package main

@@ -1,5 +1,5 @@
-// Own-model is a worker that trains a model of its own on data of its own: a network with one hidden layer learns which of two rings a point is
-// of. docs/own-model.md says how to run it.
+// Own-model is a worker that trains a model of its own on data of its own: a network with one hidden layer learns which
+// of two rings a point is of. docs/own-model.md says how to run it.
 package main
 
 import (
@@ -59,7 +59,8 @@ func (m *network) Layout() []train.TensorSpec {
 	return []train.TensorSpec{{Name: "hidden", Shape: []int{hidden, 3}}, {Name: "out", Shape: []int{hidden + 1}, Offset: 3 * hidden}}
 }
 
-// each computes the loss of every sample, and its derivative by the score, which is more than 0 for class 1. h are the units.
+// each computes the loss of every sample, and its derivative by the score, which is more than 0 for class 1. h are the
+// units.
 func (m *network) each(b train.Batch, f func(x, h []float32, loss, slope float64)) {
 	h, out := make([]float32, hidden+1), m.params[3*hidden:]
 	for i := range b.Samples {

@@ -1,5 +1,5 @@
-// Package build has the version of the program and the commit that it was built from. Connections, run logs, checkpoints,
-// queues, the link and star version take them from here.
+// Package build has the version of the program and the commit that it was built from. Connections, run logs,
+// checkpoints, queues, the link and star version take them from here.
 package build
 
 import (
@@ -34,7 +34,8 @@ type Info struct {
 	System   string `json:"system"` // linux/amd64
 }
 
-// Commit is the commit that this program was built from, with "+changes" behind it if the checkout had others, or [Unknown].
+// Commit is the commit that this program was built from, with "+changes" behind it if the checkout had others, or
+// [Unknown].
 func Commit() string { return commit() }
 
 var commit = sync.OnceValue(func() string { return Built().commit() })
@@ -56,7 +57,8 @@ func Built() Info {
 // pseudoVersion matches the time and commit at the end of a version that Go derived from a commit without a tag.
 var pseudoVersion = regexp.MustCompile(`[-.](\d{14})-([0-9a-f]{12})(\+dirty)?$`)
 
-// from prefers linker flags to Go's VCS settings, and these to the commit in a pseudo-version. A nil info is an empty one.
+// from prefers linker flags to Go's VCS settings, and these to the commit in a pseudo-version. A nil info is an empty
+// one.
 func from(info *debug.BuildInfo, commit, committed string) Info {
 	b := Info{
 		Version: strings.TrimPrefix(Program, "star "), Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH,

@@ -101,10 +101,10 @@ func Choose(link Link, n int, candidates []Candidate) Choice {
 	return best
 }
 
-// Typical gives candidates for a choice without measurements: fp16 and int8 with feedback, at the speeds of one core of a server
-// processor (AMD EPYC, AVX2, vectors of 16 MB; those of the plain Go loops where these are in use), good to a factor of two. topk and
-// powersgd are not among them, because their cost in updates depends on the model; a caller that knows that they cost none adds a
-// Candidate.
+// Typical gives candidates for a choice without measurements: fp16 and int8 with feedback, at the speeds of one core of
+// a server processor (AMD EPYC, AVX2, vectors of 16 MB; those of the plain Go loops where these are in use), good to a
+// factor of two. topk and powersgd are not among them, because their cost in updates depends on the model; a caller
+// that knows that they cost none adds a Candidate.
 func Typical() []Candidate {
 	if !assembly() {
 		return []Candidate{{FP16{}, 0.75e9, 1.8e9}, {&Int8{}, 1.5e9, 5.5e9}}

@@ -6,8 +6,8 @@ import (
 	"star/internal/kernel"
 )
 
-// Memory is the state of an encoder between two vectors besides its residual: an encoder that continues with it sends the same bytes as
-// one that never stopped. Most codecs have no state.
+// Memory is the state of an encoder between two vectors besides its residual: an encoder that continues with it sends
+// the same bytes as one that never stopped. Most codecs have no state.
 type Memory struct {
 	Warm  []float32 // powersgd: Q of each matrix, from which the next iteration begins
 	Drawn uint64    // int8-stochastic: blocks that have used random numbers
@@ -33,8 +33,8 @@ func Remember(c Codec) Memory {
 	return Memory{}
 }
 
-// Recall gives c a memory. One that is not of a codec of this name for a slice of this length, or not finite, is an error, and
-// c starts without memory.
+// Recall gives c a memory. One that is not of a codec of this name for a slice of this length, or not finite, is an
+// error, and c starts without memory.
 func Recall(c Codec, m Memory) error {
 	if r, ok := c.(remembers); ok {
 		return r.recall(m)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Entry is a codec that can be asked for by name. Each is declared in the codec's own file and listed in [Entries]: shards, rings, checks of settings
-// and completion know codecs by nothing else.
+// Entry is a codec that can be asked for by name. Each is declared in the codec's own file and listed in [Entries]:
+// shards, rings, checks of settings and completion know codecs by nothing else.
 type Entry struct {
 	Name string // without its argument
 	Arg  string // an example of the argument, written after =; empty: it takes none
@@ -18,7 +18,8 @@ type Entry struct {
 	// make creates the codec for a slice, with random numbers from seed. arg is the argument in the name.
 	make func(name, arg string, s Slice, seed uint64) (Codec, error)
 
-	// average makes what averages the pieces of a ring, of residual e, in the place of messages that are added up; nil: messages are. arg was accepted by make.
+	// average makes what averages the pieces of a ring, of residual e, in the place of messages that are added up; nil:
+	// messages are. arg was accepted by make.
 	average func(arg string, e []float32, ms []Matrix, seed uint64) (*Averager, error)
 }
 
@@ -35,7 +36,8 @@ const (
 	LeftOut      // values come iterations later
 )
 
-// Slice is the part [From, To) of a flat vector, in which Tensors lie, with offsets in the whole vector. Codecs that need no shapes serve any slice, also the zero one.
+// Slice is the part [From, To) of a flat vector, in which Tensors lie, with offsets in the whole vector. Codecs that
+// need no shapes serve any slice, also the zero one.
 type Slice struct {
 	From, To int
 	Tensors  []Tensor
@@ -79,15 +81,17 @@ func Names() (names []string) {
 	return names
 }
 
-// New makes the codec of a slice. seed is for the random numbers of int8-stochastic and the first iteration of powersgd: senders that should be
-// independent need different ones. An error describes an invalid name, or a property of the slice that the codec needs.
+// New makes the codec of a slice. seed is for the random numbers of int8-stochastic and the first iteration of
+// powersgd: senders that should be independent need different ones. An error describes an invalid name, or a property
+// of the slice that the codec needs.
 func (s Spec) New(of Slice, seed uint64) (Codec, error) { return s.make(s.name, s.arg, of, seed) }
 
-// Averages reports whether members of a ring average by steps of the codec's own ([Averager]) and not by adding up messages.
+// Averages reports whether members of a ring average by steps of the codec's own ([Averager]) and not by adding up
+// messages.
 func (s Spec) Averages() bool { return s.average != nil }
 
-// Averager creates one for a piece of the vector with the given matrices; it keeps the rest in e. It needs [Spec.Averages]. All members
-// need the same seed.
+// Averager creates one for a piece of the vector with the given matrices; it keeps the rest in e. It needs
+// [Spec.Averages]. All members need the same seed.
 func (s Spec) Averager(e []float32, ms []Matrix, seed uint64) (*Averager, error) {
 	return s.average(s.arg, e, ms, seed)
 }

@@ -1,5 +1,5 @@
-// Package defaults has the values of unset settings, where flags (internal/settings) and what libraries make of a zero Config (member, server) must
-// agree. A default that only a flag has is defined with the flag.
+// Package defaults has the values of unset settings, where flags (internal/settings) and what libraries make of a zero
+// Config (member, server) must agree. A default that only a flag has is defined with the flag.
 package defaults
 
 import "time"

@@ -1,10 +1,11 @@
 // Package dtype has the types of a tensor's elements under their names in safetensors: F32, I64, BOOL, …
 //
-// Model state without an optimiser is in a vector of words of 4 bytes, tensor after tensor. F32 uses a word per element. Another type
-// uses its own bytes, little-endian, in the fewest words that hold them; it begins at a multiple of the size of its elements. Gaps are 0.
+// Model state without an optimiser is in a vector of words of 4 bytes, tensor after tensor. F32 uses a word per
+// element. Another type uses its own bytes, little-endian, in the fewest words that hold them; it begins at a multiple
+// of the size of its elements. Gaps are 0.
 //
-// The empty name is F32, so that layouts without types keep their meaning. C64 and C128 are pairs of F32 and of F64. Safetensors has no
-// C128.
+// The empty name is F32, so that layouts without types keep their meaning. C64 and C128 are pairs of F32 and of F64.
+// Safetensors has no C128.
 package dtype
 
 import (
@@ -91,7 +92,8 @@ func IsComplex(name string) bool { return types[name].parts == 2 }
 // Numbers is how many numbers Floats finds in size bytes.
 func Numbers(name string, size int) int { return size / types[name].size }
 
-// Floats calls each for the numbers of b, elements of a floating type, in order: of complex ones for both parts. It stops when each returns false.
+// Floats calls each for the numbers of b, elements of a floating type, in order: of complex ones for both parts. It
+// stops when each returns false.
 func Floats(name string, b []byte, each func(i int, v float64) bool) {
 	t := types[name]
 	for i := range Numbers(name, len(b)) {
@@ -109,9 +111,10 @@ func PutFloats(name string, b []byte, values []float64) {
 	}
 }
 
-// Convert writes the n elements in src, of the type from, into dst as elements of the type to. Floating numbers that become integers lose their fraction, and those
-// beyond the type become its nearest, NaN 0; what becomes BOOL is whether it is not 0; the real part stays of complex ones. It reports whether it can: the types are equal, or it
-// can read both.
+// Convert writes the n elements in src, of the type from, into dst as elements of the type to. Floating numbers that
+// become integers lose their fraction, and those beyond the type become its nearest, NaN 0; what becomes BOOL is
+// whether it is not 0; the real part stays of complex ones. It reports whether it can: the types are equal, or it can
+// read both.
 func Convert(dst []byte, to string, src []byte, from string, n int) bool {
 	if to == "" {
 		to = F32
@@ -246,8 +249,9 @@ func half(h uint16) float64 {
 	return math.NaN()
 }
 
-// narrow is v as a floating number of 16 bits, rounded to the nearest, of two equally near ones to the even one. digits are those of the significand with the leading
-// one; low and high are the exponents of the smallest and of the largest normal numbers (IEEE 754, 3.4).
+// narrow is v as a floating number of 16 bits, rounded to the nearest, of two equally near ones to the even one. digits
+// are those of the significand with the leading one; low and high are the exponents of the smallest and of the largest
+// normal numbers (IEEE 754, 3.4).
 func narrow(v float64, digits, low, high int) uint16 {
 	sign := uint16(0)
 	if math.Signbit(v) {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Every number of 16 bits is read and written again as it was, and each number between two of them becomes the nearer one, or the even one.
+// Every number of 16 bits is read and written again as it was, and each number between two of them becomes the nearer
+// one, or the even one.
 func TestNarrow(t *testing.T) {
 	for _, name := range []string{"F16", "BF16"} {
 		read := func(h uint16) float64 {

@@ -1,6 +1,6 @@
-// Package exitcode has the exit codes of all programs, their meanings, and the codes that a member sends when it rejects
-// another one (Reject). docs/recover.md prints the table. Codes 65 to 78 follow sysexits.h as far as their meanings go;
-// 128 and more are signals, as in a shell.
+// Package exitcode has the exit codes of all programs, their meanings, and the codes that a member sends when it
+// rejects another one (Reject). docs/recover.md prints the table. Codes 65 to 78 follow sysexits.h as far as their
+// meanings go; 128 and more are signals, as in a shell.
 package exitcode
 
 // The codes.

@@ -79,7 +79,8 @@ func SoftmaxXent(dx, logits []float32, labels []int32, cols int) Loss {
 	return l
 }
 
-// argMax is the index and value of the largest number in x; -1 and −Inf if no number is above −Inf. NaN is not a number.
+// argMax is the index and value of the largest number in x; -1 and −Inf if no number is above −Inf. NaN is not a
+// number.
 func argMax(x []float32) (int, float32) {
 	best, top := -1, float32(math.Inf(-1))
 	for i, v := range x {

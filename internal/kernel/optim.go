@@ -39,7 +39,8 @@ func Accelerate(sum, g, w, v []float32, mu, gain, decay float32) {
 	vAccelerate(sum, g, w, v, mu, gain, decay)
 }
 
-// Foresee adds to a sum what [Accelerate] without decay does, and leaves the velocity to [Fade]: both together give the bits that it gives.
+// Foresee adds to a sum what [Accelerate] without decay does, and leaves the velocity to [Fade]: both together give the
+// bits that it gives.
 //
 //	sum = sum + gain·(mu·v + g)
 func Foresee(sum, g, v []float32, mu, gain float32) {

@@ -43,8 +43,8 @@ func (s Sampler) Len() int {
 	return s.blocks * sampleBlock
 }
 
-// Copy copies from part, which is elements [at, at+len(part)) of a vector, those that are in the sample to their places in dst,
-// of Len elements.
+// Copy copies from part, which is elements [at, at+len(part)) of a vector, those that are in the sample to their places
+// in dst, of Len elements.
 func (s Sampler) Copy(dst, part []float32, at int) {
 	if s.blocks == 0 {
 		copy(dst[at:], part)
@@ -139,15 +139,15 @@ func (s *Signs) judge(floor func(k int) float64) (changed bool, mean float64) {
 	return false, 0
 }
 
-// Floor is how far below zero the mean cosine of two sound gradients can lie: that over own samples with that over others
-// samples, all drawn from a set of that many samples without one of them twice, as the batches of an epoch are. At a
-// stationary point the gradients of all samples add up to zero, so what one batch has, the others lack:
+// Floor is how far below zero the mean cosine of two sound gradients can lie: that over own samples with that over
+// others samples, all drawn from a set of that many samples without one of them twice, as the batches of an epoch are.
+// At a stationary point the gradients of all samples add up to zero, so what one batch has, the others lack:
 //
 //	cos = −√(own·others / ((all−own)·(all−others)))
 //
-// which follows from the covariance −σ²/(N−1) of two draws without replacement from N (W. G. Cochran: Sampling Techniques, 3rd
-// ed., 1977, section 2.5) and the variance σ²/n·(N−n)/(N−1) of a mean of n. It is 0 where the number of all samples is not
-// known (0), and at most 1.
+// which follows from the covariance −σ²/(N−1) of two draws without replacement from N (W. G. Cochran: Sampling
+// Techniques, 3rd ed., 1977, section 2.5) and the variance σ²/n·(N−n)/(N−1) of a mean of n. It is 0 where the number of
+// all samples is not known (0), and at most 1.
 func Floor(own, others, all int) float64 {
 	if all <= 0 || own <= 0 || others <= 0 {
 		return 0
@@ -159,8 +159,8 @@ func Floor(own, others, all int) float64 {
 	return math.Sqrt(a * b / ((n - a) * (n - b)))
 }
 
-// alike is how many times as negative as that of the others a worker's mean cosine must be: if all gradients point against each
-// other a little (Floor), batches of nine times the size make a difference of three times.
+// alike is how many times as negative as that of the others a worker's mean cosine must be: if all gradients point
+// against each other a little (Floor), batches of nine times the size make a difference of three times.
 const alike = 3
 
 // Angles watches the directions of all workers with gradients of the same versions. The zero value is ready to use.
@@ -190,8 +190,8 @@ type Gradient struct {
 	Void bool
 }
 
-// Observe adds the gradients of one version, all of one length, and returns the workers with a change. It needs three gradients that are
-// not void. The result is valid until the next call.
+// Observe adds the gradients of one version, all of one length, and returns the workers with a change. It needs three
+// gradients that are not void. The result is valid until the next call.
 func (a *Angles) Observe(gs []Gradient) []Turn {
 	a.turns = a.turns[:0]
 	others := 0
@@ -251,8 +251,9 @@ func (a *Angles) Observe(gs []Gradient) []Turn {
 	return a.turns
 }
 
-// against is the floor for one worker: alike times how far below zero the median of the others' mean cosines is, over their last
-// k updates. A worker that is reversed among sound ones leaves theirs at zero or above, also where two of five are reversed.
+// against is the floor for one worker: alike times how far below zero the median of the others' mean cosines is, over
+// their last k updates. A worker that is reversed among sound ones leaves theirs at zero or above, also where two of
+// five are reversed.
 func (a *Angles) against(worker, k int) float64 {
 	a.means = a.means[:0]
 	for w := range a.signs {
@@ -280,8 +281,8 @@ func grow(v []float32, n int) []float32 {
 	return v[:n]
 }
 
-// Cosine is that between own and the others, where sum is the sum of the others, with own in it if included, and sum2 its
-// squared norm. It is NaN if either is zero.
+// Cosine is that between own and the others, where sum is the sum of the others, with own in it if included, and sum2
+// its squared norm. It is NaN if either is zero.
 func Cosine(own, sum []float32, sum2 float64, included bool) float64 {
 	own2, dot := kernel.SumSq(own), kernel.Dot(own, sum)
 	if included {

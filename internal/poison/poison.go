@@ -13,15 +13,17 @@
 //
 // A flipped sign leaves the norm as it is. [Angles] computes the cosine between a worker's
 // gradient and the mean of the others' of the same version, on a sample of coordinates. For
-// workers that draw from the same samples, independently, its mean cannot be negative, because all gradients have the same expectation g:
+// workers that draw from the same samples, independently, its mean cannot be negative, because all gradients have the
+// same expectation g:
 //
 //	E[gᵢ · m₋ᵢ] = |g|² ≥ 0
 //
-// Batches of one epoch have no sample in common, which makes it a little negative near the end of learning, for all workers alike ([Floor]).
-// So a mean that is below that beyond any doubt (Student's t below −7, over 64 to 1024 updates) means that the worker's gradients are
-// reversed. The limit is computed from the numbers of samples where these are known, else from the other workers: a
-// worker must be three times as far below zero as the median of the others. A mean cosine of −ρ is found within k updates when ρ·√k > 7·s, with s the standard
-// deviation of the cosines: with ρ = 0.11 and s = 0.23, as of a softmax with batches of 8, in 220 updates; with ρ = 0.9 in 64. It takes three
+// Batches of one epoch have no sample in common, which makes it a little negative near the end of learning, for all
+// workers alike ([Floor]). So a mean that is below that beyond any doubt (Student's t below −7, over 64 to 1024
+// updates) means that the worker's gradients are reversed. The limit is computed from the numbers of samples where
+// these are known, else from the other workers: a worker must be three times as far below zero as the median of the
+// others. A mean cosine of −ρ is found within k updates when ρ·√k > 7·s, with s the standard deviation of the cosines:
+// with ρ = 0.11 and s = 0.23, as of a softmax with batches of 8, in 220 updates; with ρ = 0.9 in 64. It takes three
 // workers to identify it: of two that disagree either may be wrong.
 //
 // Comparing gradients with robust statistics of the others follows
@@ -73,7 +75,8 @@ func Parse(name string) (Cause, bool) {
 	return Cause(max(i, 0)), i > 0
 }
 
-// Factor is how many times longer than the median a gradient is that counts as exploding. Ours: see the package comment.
+// Factor is how many times longer than the median a gradient is that counts as exploding. Ours: see the package
+// comment.
 const Factor = 1000
 
 const (
@@ -88,9 +91,9 @@ type Norms struct {
 	n, at  int
 }
 
-// Judge reports whether a gradient with that squared norm is poison, and the ratio of its norm to the median (0 without a median).
-// Norms that are too long count as just too long in the median, so that a lasting increase is accepted in the end; zeros (gradients
-// that were taken back) and values that are not finite do not count.
+// Judge reports whether a gradient with that squared norm is poison, and the ratio of its norm to the median (0 without
+// a median). Norms that are too long count as just too long in the median, so that a lasting increase is accepted in
+// the end; zeros (gradients that were taken back) and values that are not finite do not count.
 func (n *Norms) Judge(norm2 float64) (cause Cause, factor float64) {
 	switch {
 	case norm2-norm2 != 0:

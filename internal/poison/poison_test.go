@@ -69,7 +69,8 @@ func TestNormsFollow(t *testing.T) {
 	}
 }
 
-// A norm that is too long counts as just too long: one that is longer still is refused even when the median has gone up.
+// A norm that is too long counts as just too long: one that is longer still is refused even when the median has gone
+// up.
 func TestNormsClamp(t *testing.T) {
 	var n Norms
 	for range 64 {
@@ -137,8 +138,8 @@ func TestCosineOfOthers(t *testing.T) {
 	})
 }
 
-// The sample of a vector is the same in one piece as in several, its coordinates are different ones, and all but a short rest
-// can be in it.
+// The sample of a vector is the same in one piece as in several, its coordinates are different ones, and all but a
+// short rest can be in it.
 func TestSampler(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.OneOf(rapid.IntRange(1, 700), rapid.IntRange(500, 100_000)).Draw(t, "elements")
@@ -210,8 +211,8 @@ func (c *fleet) run(a *Angles, updates, workers int, flips ...int) (int, Turn) {
 	return -1, Turn{}
 }
 
-// A worker whose sign is flipped is found, also where noise is five times the gradient, and taken back when it is well again. Nobody
-// else is.
+// A worker whose sign is flipped is found, also where noise is five times the gradient, and taken back when it is well
+// again. Nobody else is.
 func TestFlipped(t *testing.T) {
 	for _, noise := range []float64{0.1, 1, 5} {
 		for _, workers := range []int{3, 4, 8} {
@@ -253,7 +254,8 @@ func TestNobodyIsFlipped(t *testing.T) {
 	}
 }
 
-// epochs makes gradients at a stationary point: those of all samples add up to zero, and batches of one epoch have none in common.
+// epochs makes gradients at a stationary point: those of all samples add up to zero, and batches of one epoch have none
+// in common.
 func epochs(rnd *rand.Rand, samples, elements int, batches []int, flips ...int) func() []Gradient {
 	all := make([][]float32, samples)
 	for i := range all {
@@ -300,8 +302,8 @@ func epochs(rnd *rand.Rand, samples, elements int, batches []int, flips ...int) 
 	}
 }
 
-// Where learning has ended, batches without a common sample point against each other; nobody is flipped for that, be batches
-// of one size or not. That is as negative as Floor says, and by itself beyond the doubt that is wanted.
+// Where learning has ended, batches without a common sample point against each other; nobody is flipped for that, be
+// batches of one size or not. That is as negative as Floor says, and by itself beyond the doubt that is wanted.
 func TestWithoutReplacement(t *testing.T) {
 	for _, batches := range [][]int{{16, 16, 16, 16}, {16, 16, 16}, {48, 16, 16, 6}} {
 		const samples = 256

@@ -10,14 +10,16 @@ import (
 	"strconv"
 )
 
-// Systems give connections that go out, and listeners that want any port, those above: one that is free now may be taken by them before the process listens.
+// Systems give connections that go out, and listeners that want any port, those above: one that is free now may be
+// taken by them before the process listens.
 const (
 	leastPort = 10000
 	mostPort  = 32767 // of Linux; others begin higher
 )
 
-// Reserve finds an address of a host of this machine without a listener, which is not among those that are taken, and with a port that systems give to no process that does
-// not ask for it. Where there are no such ports, it is any free one.
+// Reserve finds an address of a host of this machine without a listener, which is not among those that are taken, and
+// with a port that systems give to no process that does not ask for it. Where there are no such ports, it is any free
+// one.
 func Reserve(host string, taken ...string) (addr string, err error) {
 	most := mostPort
 	if b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {

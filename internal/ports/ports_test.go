@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Addresses for processes are each another one, of which nobody listens on any, and not among the ports that connections get.
+// Addresses for processes are each another one, of which nobody listens on any, and not among the ports that
+// connections get.
 func TestReserve(t *testing.T) {
 	var taken []string
 	for range 50 {

@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Every setting of a job is in one group of --help; --help shows the thirty that people who start a job need, and --help-all shows all.
+// Every setting of a job is in one group of --help; --help shows the thirty that people who start a job need, and
+// --help-all shows all.
 func TestHelpGroups(t *testing.T) {
 	var j Job
 	j.declare(ForRun)

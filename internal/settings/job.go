@@ -104,21 +104,22 @@ type Job struct {
 	Decider     string
 	Shares      []int // samples of each worker's mini-batch; nil: Batch for each
 
-	WholeBatches bool    // plans neither cut nor resize a worker's mini-batch
-	CapacityCPU  float64 // cores of the servers' host that are available to them; 0: those that the host has and others do not use
-	CapacityNet  float64 // MB/s that its link carries for them in each direction; 0: not known
-	ModelPrior   string  // published model that the job is like, until it is measured
-	PSBandwidth  float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
-	TreeFanIn    int     // most children of one worker in an automatic tree
-	PacePushes   string  // auto or off
-	MoveShards   string  // auto or off
-	Replicas     int     // servers that hold each shard
-	UpdateScale  string  // n, firing, damped or workers: the c of the update rule
-	OnNaN        string  // stop or skip
-	Poison       string  // skip, fatal or off
-	Threads      int     // of the arithmetic in one worker; 0: chosen by the program
-	Congestion   string  // TCP congestion control; empty: the host's
-	Compress     string  // codec of gradients: none, auto or a name of star/internal/compress
+	WholeBatches bool // plans neither cut nor resize a worker's mini-batch
+	// cores of the servers' host that are available to them; 0: those that the host has and others do not use
+	CapacityCPU float64
+	CapacityNet float64 // MB/s that its link carries for them in each direction; 0: not known
+	ModelPrior  string  // published model that the job is like, until it is measured
+	PSBandwidth float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
+	TreeFanIn   int     // most children of one worker in an automatic tree
+	PacePushes  string  // auto or off
+	MoveShards  string  // auto or off
+	Replicas    int     // servers that hold each shard
+	UpdateScale string  // n, firing, damped or workers: the c of the update rule
+	OnNaN       string  // stop or skip
+	Poison      string  // skip, fatal or off
+	Threads     int     // of the arithmetic in one worker; 0: chosen by the program
+	Congestion  string  // TCP congestion control; empty: the host's
+	Compress    string  // codec of gradients: none, auto or a name of star/internal/compress
 
 	// All-reduce.
 

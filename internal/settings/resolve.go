@@ -92,7 +92,8 @@ func (s *Set) Bind(cmd *cobra.Command) {
 			f.NoOptDefVal = "true"
 		}
 		if len(it.choices) > 0 {
-			cmd.RegisterFlagCompletionFunc(it.name, cobra.FixedCompletions(it.choices, cobra.ShellCompDirectiveNoFileComp)) // it fails for flags that are not there
+			// it fails for flags that are not there
+			cmd.RegisterFlagCompletionFunc(it.name, cobra.FixedCompletions(it.choices, cobra.ShellCompDirectiveNoFileComp))
 		}
 	}
 	fs.StringVar(&s.flags.config, configFlag, "", "file of settings, YAML (also STAR_CONFIG)")

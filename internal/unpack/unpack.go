@@ -1,5 +1,6 @@
-// Package unpack reads files that may be packed by gzip, with a bound on the unpacked size: a file of a megabyte can unpack to a
-// gigabyte, and its reader keeps the content. Run logs, traces and data sets unpack to 3 to 30 times their size.
+// Package unpack reads files that may be packed by gzip, with a bound on the unpacked size: a file of a megabyte can
+// unpack to a gigabyte, and its reader keeps the content. Run logs, traces and data sets unpack to 3 to 30 times their
+// size.
 package unpack
 
 import (

@@ -28,7 +28,8 @@ var hugePage = sync.OnceValue(func() int {
 		return 0
 	}
 	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil || n <= 0 || n&(n-1) != 0 || n > 64<<20 { // with pages of 64 KiB a huge one has 512 MiB: too much to round up to
+	// with pages of 64 KiB a huge one has 512 MiB: too much to round up to
+	if err != nil || n <= 0 || n&(n-1) != 0 || n > 64<<20 {
 		return 0
 	}
 	return n

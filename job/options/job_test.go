@@ -13,7 +13,8 @@ import (
 	"star/job/process"
 )
 
-// The zero Job is what the settings say where nobody has chosen anything, but for how long a job may take to save a checkpoint, how many stay, how many workers there are, and the rank.
+// The zero Job is what the settings say where nobody has chosen anything, but for how long a job may take to save a
+// checkpoint, how many stay, how many workers there are, and the rank.
 func TestDefaults(t *testing.T) {
 	for _, role := range []settings.Role{settings.ForServer, settings.ForWorker} {
 		j, cmd := new(settings.Job), &cobra.Command{}

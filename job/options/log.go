@@ -20,8 +20,8 @@ import (
 // told has the reasons that this process has printed. All its loggers write to one log.
 var told Reasons
 
-// LastLine is the last line of a process: without the reason, if its log has that already. star run shows the last line of a process
-// that it has started as the reason of the job: that line is complete.
+// LastLine is the last line of a process: without the reason, if its log has that already. star run shows the last line
+// of a process that it has started as the reason of the job: that line is complete.
 func LastLine(text string) string {
 	if os.Getenv(process.LaunchedVariable) != "" {
 		return text
@@ -29,8 +29,8 @@ func LastLine(text string) string {
 	return told.Once(text)
 }
 
-// Logger writes to w as the settings describe: text on a terminal, JSON otherwise. In text, lines of star run's children omit the
-// prefix that star run adds. A long reason is printed in full once.
+// Logger writes to w as the settings describe: text on a terminal, JSON otherwise. In text, lines of star run's
+// children omit the prefix that star run adds. A long reason is printed in full once.
 func Logger(job *settings.Job, w *os.File, attrs ...any) *slog.Logger {
 	var level slog.Level
 	level.UnmarshalText([]byte(job.LogLevel)) // Validate has checked it

@@ -78,7 +78,8 @@ func TestDurationsInJSON(t *testing.T) {
 	}
 }
 
-// A long reason is in a log once, in full, in text and in JSON; the line that ends the process has it where no line before did.
+// A long reason is in a log once, in full, in text and in JSON; the line that ends the process has it where no line
+// before did.
 func TestReasonOnce(t *testing.T) {
 	why := "worker 0: the program failed: the settings of the optimizer were changed after the first batch: " + strings.Repeat("{'lr': 0.1} ", 40)
 	other := strings.Replace(why, "the first batch", "the second batch", 1)

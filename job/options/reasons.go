@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Reasons leaves out of lines the long reasons that lines before them had: several things end for the reason of the first one.
-// Its zero value is ready, and several goroutines may use it.
+// Reasons leaves out of lines the long reasons that lines before them had: several things end for the reason of the
+// first one. Its zero value is ready, and several goroutines may use it.
 type Reasons struct {
 	Length int // two reasons are the same if this many bytes are; 0: 300, which is within what transport.Brief leaves
 
@@ -21,7 +21,8 @@ const (
 	reasonFor   = time.Minute // For longer, the line with the reason may be far away, or in a file that was rotated.
 )
 
-// Once is text, in which "… (as above)" takes the place of a reason, which begins behind a colon, that was printed before.
+// Once is text, in which "… (as above)" takes the place of a reason, which begins behind a colon, that was printed
+// before.
 func (r *Reasons) Once(text string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

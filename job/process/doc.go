@@ -1,5 +1,6 @@
-// Package process has what every process of a job does, worker or server: it finds the others, measures and limits its use of the
-// host, keeps checkpoints, and ends in order. It is internal: the public packages are star/worker and star/server.
+// Package process has what every process of a job does, worker or server: it finds the others, measures and limits its
+// use of the host, keeps checkpoints, and ends in order. It is internal: the public packages are star/worker and
+// star/server.
 package process
 
 import (
@@ -97,8 +98,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Toward is the address of the interface that leads to a coordinator, from the routing table: no packet is sent. An unknown
-// interface name is an error.
+// Toward is the address of the interface that leads to a coordinator, from the routing table: no packet is sent. An
+// unknown interface name is an error.
 func Toward(ctx context.Context, coordinator string) (string, error) {
 	c, err := new(gonet.Dialer).DialContext(ctx, "udp", coordinator)
 	if err != nil {
@@ -147,10 +148,10 @@ func Reached(ctx context.Context, job *job.Job, addr string) (string, error) {
 	return gonet.JoinHostPort(host, port), err
 }
 
-// ListenAddress is where a worker listens for others: without --listen on the interface that leads to the coordinator, at any port.
-// On the coordinator's own host that is loopback, which members on other hosts cannot reach. A worker that may listen beyond loopback
-// listens on every interface there, if the coordinator's name is valid on other hosts, or --advertise is set. It returns an error if
-// any process could connect.
+// ListenAddress is where a worker listens for others: without --listen on the interface that leads to the coordinator,
+// at any port. On the coordinator's own host that is loopback, which members on other hosts cannot reach. A worker that
+// may listen beyond loopback listens on every interface there, if the coordinator's name is valid on other hosts, or
+// --advertise is set. It returns an error if any process could connect.
 func ListenAddress(job *job.Job) (string, error) {
 	host, _, err := gonet.SplitHostPort(job.Listen)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"star/job"
 )
 
-// Govern undoes the limits of dead processes, and limits this process to --limit. peer is the address that it sends to. release lifts
-// all limits.
+// Govern undoes the limits of dead processes, and limits this process to --limit. peer is the address that it sends to.
+// release lifts all limits.
 func Govern(job *job.Job, owner, peer string, log *slog.Logger) (g *actuate.Governor, release func(), err error) {
 	limit, err := actuate.Parse(job.Limit)
 	if err != nil {

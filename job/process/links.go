@@ -7,8 +7,8 @@ import (
 	"star/transport"
 )
 
-// Links counts the traffic of connections, but not of those within this host: they do not use its link. Its methods are safe for
-// concurrent use.
+// Links counts the traffic of connections, but not of those within this host: they do not use its link. Its methods are
+// safe for concurrent use.
 type Links struct {
 	mu        sync.Mutex
 	conns     []transport.Conn

@@ -30,8 +30,8 @@ func Page(w io.Writer) error {
 	return flightrecorder.Write(w, pageLines)
 }
 
-// explainQuits makes SIGQUIT write a Page to standard error, after which the process continues; a second one soon after it ends the
-// process with Go's dump of all goroutines. The returned function undoes that.
+// explainQuits makes SIGQUIT write a Page to standard error, after which the process continues; a second one soon after
+// it ends the process with Go's dump of all goroutines. The returned function undoes that.
 func explainQuits() (undo func()) {
 	c, over := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(c, syscall.SIGQUIT)

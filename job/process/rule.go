@@ -165,8 +165,8 @@ func KeepOptimizer(job *job.Job, m checkpoint.Manifest) {
 	}
 }
 
-// BeginState is the optimiser state of a worker's program, for a rule of the job that continues from it: by the names of the rule's own
-// state. An optimiser with other vectors is an error.
+// BeginState is the optimiser state of a worker's program, for a rule of the job that continues from it: by the names
+// of the rule's own state. An optimiser with other vectors is an error.
 func BeginState(e *train.Experience, c optim.Config) (st optim.State, err error) {
 	shared := c.Shared()
 	names := shared.SlotNames()

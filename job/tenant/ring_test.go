@@ -41,8 +41,8 @@ func TestRingPrior(t *testing.T) {
 	}
 }
 
-// A ring of four on two hosts exchanges a third of what arithmetic says with other hosts, and computes: that is what it is seen to
-// do, and so what it is going to do in another mode.
+// A ring of four on two hosts exchanges a third of what arithmetic says with other hosts, and computes: that is what it
+// is seen to do, and so what it is going to do in another mode.
 func TestRingLearns(t *testing.T) {
 	const params = 250
 	ring := &Session{job: &job.Job{Workers: 4, Arch: job.AllReduce}, log: slog.New(slog.DiscardHandler), status: coord.Status{Params: params, Workers: make([]coord.WorkerStatus, 4)}}

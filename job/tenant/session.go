@@ -1,5 +1,5 @@
-// Package tenant connects a process of a job with services outside of the job: the gossip, which knows the coordinator, and the
-// resource service of a cluster of jobs.
+// Package tenant connects a process of a job with services outside of the job: the gossip, which knows the coordinator,
+// and the resource service of a cluster of jobs.
 package tenant
 
 import (

@@ -11,7 +11,8 @@ import (
 	"star/modes/price"
 )
 
-// What slows all workers at the same time makes SSGD wait once for it, whatever plan it was seen under, also where less is known of one of them than of the others: SSGD is priced at what its rounds take.
+// What slows all workers at the same time makes SSGD wait once for it, whatever plan it was seen under, also where less
+// is known of one of them than of the others: SSGD is priced at what its rounds take.
 func TestCommonSlowness(t *testing.T) {
 	const n, batch, steps = 4, 64, 40
 	common := func(at time.Duration) float64 { // three seconds of seven are 2.5 times as slow
@@ -87,7 +88,8 @@ func TestCommonSlowness(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What its rounds would have taken since the oldest iteration that is remembered; the slowest takes 2 % more of what all share.
+		// What its rounds would have taken since the oldest iteration that is remembered; the slowest takes 2 % more of what
+		// all share.
 		want, rounds := 0.0, 0.0
 		for at := price.Seconds(oldest(k)); at < now; rounds++ {
 			d := 0.4 * c.ratio * common(at) * 1.018
@@ -110,7 +112,8 @@ func oldest(k *Controller) float64 {
 	return first
 }
 
-// A trial compares whole rounds with what its plan and the one before make of these: it does not matter when it is asked, and nothing that was slow meanwhile is forgotten.
+// A trial compares whole rounds with what its plan and the one before make of these: it does not matter when it is
+// asked, and nothing that was slow meanwhile is forgotten.
 func TestTrialIsWhole(t *testing.T) {
 	const n, batch = 4, 64
 	plan := modes.SSGD(n)

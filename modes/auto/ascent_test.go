@@ -12,7 +12,8 @@ import (
 	"star/sim"
 )
 
-// A plan in which the loss grows is left, whatever its price is, and staleness is dear from then on; a loss that only scatters changes nothing.
+// A plan in which the loss grows is left, whatever its price is, and staleness is dear from then on; a loss that only
+// scatters changes nothing.
 func TestGrowingLoss(t *testing.T) {
 	const n = 8
 	times := spend{n: n, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {

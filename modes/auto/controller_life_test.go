@@ -12,7 +12,8 @@ import (
 	"star/modes/price"
 )
 
-// wish is a Decider that wants what it is told to, at a part of the cost of SSGD; a plan of no groups stands for the one that is there, which changes nothing.
+// wish is a Decider that wants what it is told to, at a part of the cost of SSGD; a plan of no groups stands for the
+// one that is there, which changes nothing.
 type wish struct {
 	plan modes.Plan
 	part float64
@@ -23,7 +24,8 @@ func (w *wish) Decide(f price.Forecast) (price.Decision, error) {
 	return price.Decision{Plan: w.plan, Cost: time.Duration(w.part * float64(d.Cost)), Why: "a wish"}, err
 }
 
-// life is that of a controller by hand: rounds in which everybody takes what it is told, and the plan that was installed is said to apply as many samples as wanted.
+// life is that of a controller by hand: rounds in which everybody takes what it is told, and the plan that was
+// installed is said to apply as many samples as wanted.
 type life struct {
 	*testing.T
 	c    *auto.Controller
@@ -33,7 +35,8 @@ type life struct {
 	own  []time.Duration
 	all  []star.Worker
 
-	// applied is the part of an equal share of everybody that is said to be applied in a round. Of four workers that all take the same it is what any plan without dropping applies.
+	// applied is the part of an equal share of everybody that is said to be applied in a round. Of four workers that all
+	// take the same it is what any plan without dropping applies.
 	applied float64
 }
 
@@ -117,8 +120,8 @@ func (l *life) home() time.Duration {
 	return d
 }
 
-// waits is how long the plan that is there stays although SSGD is the cheapest: until it has cost the three rounds, of which SSGD was to lose such a part, that it takes to see that
-// somebody is slow.
+// waits is how long the plan that is there stays although SSGD is the cheapest: until it has cost the three rounds, of
+// which SSGD was to lose such a part, that it takes to see that somebody is slow.
 func (l *life) waits(lost float64) time.Duration {
 	l.Helper()
 	f, h, ok := l.c.Forecast(l.now)
@@ -147,7 +150,8 @@ func TestWayHomeIsAfterTheToll(t *testing.T) {
 			t.Errorf("%v at %v of SSGD's cost: SSGD is back after %v, want %v", c.plan, c.part, got, want)
 		}
 	}
-	// So it does where the decider itself wants it, however much cheaper; and what staying has cost before it was not the cheapest for a while does not count.
+	// So it does where the decider itself wants it, however much cheaper; and what staying has cost before it was not the
+	// cheapest for a while does not count.
 	l := begin(t, modes.SSGD(4))
 	l.goes(modes.ASGD(4))
 	want := l.waits(0.5)
@@ -166,13 +170,15 @@ func TestWayHomeIsAfterTheToll(t *testing.T) {
 	l = begin(t, modes.SSGD(4))
 	l.c.Noise(1e9)
 	l.goes(modes.ASGD(4))
-	if got, want := l.home(), 30*time.Second; got < want || got > want+time.Second { // 3 rounds of which half was lost, at a hundredth
+	// 3 rounds of which half was lost, at a hundredth
+	if got, want := l.home(), 30*time.Second; got < want || got > want+time.Second {
 		t.Errorf("from a plan that costs the same after %v, want %v", got, want)
 	}
 }
 
-// Where SSGD was left again after it had come back, it must be the cheapest for the dwell, twice, four times, … without a break: a time in which it is not, or another plan is
-// wanted, begins that anew, and so does a plan that somebody else installs.
+// Where SSGD was left again after it had come back, it must be the cheapest for the dwell, twice, four times, … without
+// a break: a time in which it is not, or another plan is wanted, begins that anew, and so does a plan that somebody
+// else installs.
 func TestWayHomeBeginsAnew(t *testing.T) {
 	const dwell = 2 * time.Second // ten rounds
 	asgd, x2 := modes.ASGD(4), modes.XOrder(4, 2)
@@ -217,8 +223,8 @@ func TestWayHomeBeginsAnew(t *testing.T) {
 	}
 }
 
-// What a trial says: it is given up where less is seen than was priced and the plan before would be cheaper, and for neither of these alone. The round that was
-// begun under the plan before does not count.
+// What a trial says: it is given up where less is seen than was priced and the plan before would be cheaper, and for
+// neither of these alone. The round that was begun under the plan before does not count.
 func TestVerdict(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -273,7 +279,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// A plan is judged over the iterations that it had: that everybody has become slower since it was chosen is not its fault.
+// A plan is judged over the iterations that it had: that everybody has become slower since it was chosen is not its
+// fault.
 func TestVerdictOfItsTime(t *testing.T) {
 	l := begin(t, modes.SSGD(4))
 	l.own[3] = 220 * time.Millisecond
@@ -344,7 +351,8 @@ func TestDisappointmentsMakePatient(t *testing.T) {
 	}
 }
 
-// A plan that is as dear as it was priced is no disappointment, but it is left for SSGD once it has stood for its dwell and has cost its toll, twelve rounds where SSGD was left again and again: however often changes have disappointed.
+// A plan that is as dear as it was priced is no disappointment, but it is left for SSGD once it has stood for its dwell
+// and has cost its toll, twelve rounds where SSGD was left again and again: however often changes have disappointed.
 func TestWayHomeIsNotPutOff(t *testing.T) {
 	const rounds = 200 * time.Millisecond
 	dear := modes.Backup(4, 3) // of four gradients it throws three away
@@ -428,7 +436,8 @@ func TestInvalidInARow(t *testing.T) {
 	}
 }
 
-// What the present iteration of a worker has taken already counts if it is more than all that was seen, and only while it computes.
+// What the present iteration of a worker has taken already counts if it is more than all that was seen, and only while
+// it computes.
 func TestOverdue(t *testing.T) {
 	l := begin(t, modes.SSGD(4))
 	after := func(d time.Duration, w star.Worker) time.Duration {
@@ -453,7 +462,8 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// What a trial has shown of a plan's price counts afterwards: one that applied less than was priced, and still paid, is left when it does not pay any more by what was seen; and one whose rounds scatter too much for that is not.
+// What a trial has shown of a plan's price counts afterwards: one that applied less than was priced, and still paid, is
+// left when it does not pay any more by what was seen; and one whose rounds scatter too much for that is not.
 func TestPricesAreCorrected(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -483,7 +493,8 @@ func TestPricesAreCorrected(t *testing.T) {
 	}
 }
 
-// A plan that follows on others stays longer, up to eight times; not where one has stood for twice that, nor after somebody else's.
+// A plan that follows on others stays longer, up to eight times; not where one has stood for twice that, nor after
+// somebody else's.
 func TestChangesBecomeSeldom(t *testing.T) {
 	const dwell = 6 * time.Second // ten rounds
 	l := begin(t, modes.SSGD(4))
@@ -508,7 +519,8 @@ func TestChangesBecomeSeldom(t *testing.T) {
 	changes("after somebody else's", dwell, 2*dwell, 4*dwell)
 }
 
-// A plan stays for its dwell, twenty rounds after a change, as rounds were when it was chosen. What slows everybody meanwhile does not hold a better one up.
+// A plan stays for its dwell, twenty rounds after a change, as rounds were when it was chosen. What slows everybody
+// meanwhile does not hold a better one up.
 func TestDwellIsOfItsTime(t *testing.T) {
 	l := begin(t, modes.SSGD(4))
 	l.goes(modes.ASGD(4))

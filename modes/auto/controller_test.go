@@ -151,8 +151,8 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// A straggler that moves from worker to worker is answered on full hosts, too, where it stays with each for some seconds; one that
-// moves faster than that is not to be told from threads that change places.
+// A straggler that moves from worker to worker is answered on full hosts, too, where it stays with each for some
+// seconds; one that moves faster than that is not to be told from threads that change places.
 func TestCrowdedMoves(t *testing.T) {
 	for _, c := range []struct {
 		stays   time.Duration
@@ -187,7 +187,8 @@ func TestCrowdedComesBack(t *testing.T) {
 	}
 }
 
-// On full hosts a plan is not exchanged for another one, only for SSGD: what its workers take says nothing of other plans.
+// On full hosts a plan is not exchanged for another one, only for SSGD: what its workers take says nothing of other
+// plans.
 func TestCrowdedStays(t *testing.T) {
 	for _, busy := range []float64{0.9, 0.4} {
 		p := modes.XOrder(4, 3)
@@ -218,8 +219,8 @@ func TestCrowdedStays(t *testing.T) {
 	}
 }
 
-// Staleness that may cost twice as much as believed: by what is believed ASGD saves 8 % here, and SSGD is not left for it. Where ASGD stands already and by what is believed
-// saves something, SSGD comes back by the same measure.
+// Staleness that may cost twice as much as believed: by what is believed ASGD saves 8 % here, and SSGD is not left for
+// it. Where ASGD stands already and by what is believed saves something, SSGD comes back by the same measure.
 func TestCautious(t *testing.T) {
 	const n = 8
 	for _, c := range []struct {
@@ -295,8 +296,8 @@ func TestObvious(t *testing.T) {
 	}
 }
 
-// Of workers that were seen twice nobody knows who is the slowest of those that are alike: a first plan is made against the one that is slow, for
-// whom nobody waits, and has no shares.
+// Of workers that were seen twice nobody knows who is the slowest of those that are alike: a first plan is made against
+// the one that is slow, for whom nobody waits, and has no shares.
 func TestFirstPlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(4, 12).Draw(t, "n")
@@ -325,8 +326,8 @@ func TestFirstPlan(t *testing.T) {
 	})
 }
 
-// Workers that were seen a few times are told apart where they are a fifth apart; of those that are closer each has the iterations of
-// all, and later its own.
+// Workers that were seen a few times are told apart where they are a fifth apart; of those that are closer each has the
+// iterations of all, and later its own.
 func TestAlike(t *testing.T) {
 	c, err := auto.New(auto.Config{Workers: 5, Batch: batch}, modes.SSGD(5))
 	if err != nil {
@@ -363,8 +364,8 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// Three iterations in a row that are half longer than the median are a new level, six that are a fifth longer, and two are neither: what was
-// before is no longer part of what a worker is expected to take.
+// Three iterations in a row that are half longer than the median are a new level, six that are a fifth longer, and two
+// are neither: what was before is no longer part of what a worker is expected to take.
 func TestNewLevel(t *testing.T) {
 	for _, c := range []struct {
 		factor  float64
@@ -395,8 +396,8 @@ func TestNewLevel(t *testing.T) {
 	}
 }
 
-// Where somebody is slow again and again, SSGD is not gone back to each time, and when nobody is any more it comes back in the end; and a plan that is made for one worker is no answer
-// where it is another one each time.
+// Where somebody is slow again and again, SSGD is not gone back to each time, and when nobody is any more it comes back
+// in the end; and a plan that is made for one worker is no answer where it is another one each time.
 func TestComesBackSlower(t *testing.T) {
 	for _, rotates := range []bool{false, true} {
 		const period, n = 60 * time.Second, 5
@@ -463,7 +464,8 @@ func (c *counter) Decide(f price.Forecast) (price.Decision, error) {
 	return price.Decision{Plan: modes.SSGD(len(f.Times)), Cost: d.Cost}, err
 }
 
-// A job of many workers is not priced anew in each round where everybody takes what it took, and at once where somebody does not.
+// A job of many workers is not priced anew in each round where everybody takes what it took, and at once where somebody
+// does not.
 func TestLooksWhenSomethingChanges(t *testing.T) {
 	for _, n := range []int{64, 100} {
 		d := new(counter)
@@ -508,7 +510,8 @@ func TestLooksWhenSomethingChanges(t *testing.T) {
 }
 
 // A worker that gets slow is met with another plan, at once and for long; when it is as fast as
-// the others again, SSGD comes back: when staying has cost the cost of the change, three rounds of at most 63 % of 300 ms, at a hundredth at least.
+// the others again, SSGD comes back: when staying has cost the cost of the change, three rounds of at most 63 % of 300
+// ms, at a hundredth at least.
 func TestThereAndBack(t *testing.T) {
 	for seed := range uint64(12) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -608,7 +611,8 @@ func TestRevert(t *testing.T) {
 		}
 		return 100 * time.Millisecond
 	}}
-	p := &pilot{c: c, bad: func(r *star.Record) { r.Push, r.Compute = 0, 100*time.Millisecond }} // the records do not show it
+	// the records do not show it
+	p := &pilot{c: c, bad: func(r *star.Record) { r.Push, r.Compute = 0, 100*time.Millisecond }}
 	var changes []string
 	r, err := sim.Run(sim.Config{Times: times, Batch: batch, Limit: 60 * time.Second, Learner: &sim.Tally{},
 		Pilot: &watch{p, func(why string) { n = 1 - n; changes = append(changes, why) }}})

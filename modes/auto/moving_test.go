@@ -9,7 +9,8 @@ import (
 	"star/modes/price"
 )
 
-// Whose turn it is to be slow is followed: a move is from one worker that is clearly slow to another one, whatever lies between.
+// Whose turn it is to be slow is followed: a move is from one worker that is clearly slow to another one, whatever lies
+// between.
 func TestSuspect(t *testing.T) {
 	const none = -1
 	for _, c := range []struct {
@@ -42,7 +43,8 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
-// Which of several slow workers is the slowest is chance, and nobody's turn: that is over when the last one is slow no more.
+// Which of several slow workers is the slowest is chance, and nobody's turn: that is over when the last one is slow no
+// more.
 func TestSuspectsAlike(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -70,8 +72,8 @@ func TestSuspectsAlike(t *testing.T) {
 	}
 }
 
-// A plan that is made for one worker costs what it does when it is another one's turn, as often as it may be before it has stood for its dwell. One that takes
-// whoever comes costs what it costs.
+// A plan that is made for one worker costs what it does when it is another one's turn, as often as it may be before it
+// has stood for its dwell. One that takes whoever comes costs what it costs.
 func TestPriceMoving(t *testing.T) {
 	const n = 4
 	f := price.Forecast{Batch: 16, Noise: 100, Fits: make([]price.Fit, n)}

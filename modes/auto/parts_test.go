@@ -11,7 +11,8 @@ import (
 	"star/modes/price"
 )
 
-// records has c hear of so many records of each worker, whose equal share takes whole(w) seconds and a part of which costs q of that, with a scatter of so much.
+// records has c hear of so many records of each worker, whose equal share takes whole(w) seconds and a part of which
+// costs q of that, with a scatter of so much.
 func records(c *PartCosts, n, many int, samples, parts float64, q func(w int) float64, whole func(w int) float64, r *rand.Rand, scatter float64) {
 	for range many {
 		for w := range n {
@@ -156,7 +157,8 @@ func TestPartsOfWhoHasComeAnew(t *testing.T) {
 	}
 }
 
-// drawn plays a job of four workers, the last of which is three times as slow, under the controller: each round as type queue does it, a part costing so much of an iteration. tell: whether records say into how many parts they are.
+// drawn plays a job of four workers, the last of which is three times as slow, under the controller: each round as type
+// queue does it, a part costing so much of an iteration. tell: whether records say into how many parts they are.
 func drawn(t *testing.T, q float64, exchange time.Duration, rounds int, tell bool) (plans []string, took time.Duration, last *Controller) {
 	const n, batch = 4, 32
 	c, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Ring: true, Own: star.Record.Own}, modes.SSGD(n))
@@ -201,7 +203,8 @@ func drawn(t *testing.T, q float64, exchange time.Duration, rounds int, tell boo
 	return plans, now, c
 }
 
-// Where parts are dear auto goes on from a queue of eight to fewer or to shares, and takes what these take; where they cost nothing, or nobody says how many there are, it stays.
+// Where parts are dear auto goes on from a queue of eight to fewer or to shares, and takes what these take; where they
+// cost nothing, or nobody says how many there are, it stays.
 func TestControllerOfDearParts(t *testing.T) {
 	cheap, _, c := drawn(t, 0, 5*time.Millisecond, 400, true)
 	if c.Plan().Queue != QueueParts {
@@ -221,7 +224,8 @@ func TestControllerOfDearParts(t *testing.T) {
 	t.Logf("%q, %q %v, %q %v", cheap, old, slow, dear, fast)
 }
 
-// An exchange that is in no price is seen of every plan: what the trial of the plan before has shown of it counts when the next one is judged.
+// An exchange that is in no price is seen of every plan: what the trial of the plan before has shown of it counts when
+// the next one is judged.
 func TestTrialsBesideTrials(t *testing.T) {
 	const n, batch = 4, 64
 	from, plan := modes.SSGD(n), modes.SSGD(n)
@@ -267,8 +271,8 @@ func TestTrialsBesideTrials(t *testing.T) {
 	}
 }
 
-// Under a queue all workers take the same time, and the slow one gets fewer samples. That it would take longer for a share
-// is still seen.
+// Under a queue all workers take the same time, and the slow one gets fewer samples. That it would take longer for a
+// share is still seen.
 func TestQueueFits(t *testing.T) {
 	plan := modes.SSGD(3)
 	plan.Queue = 8
@@ -285,7 +289,8 @@ func TestQueueFits(t *testing.T) {
 		}
 	}
 	f, _, ok := c.Forecast(time.Minute)
-	want := []time.Duration{900 * time.Millisecond, 900 * time.Millisecond, 2500 * time.Millisecond} // about: 0.1 s and 16 samples
+	// about: 0.1 s and 16 samples
+	want := []time.Duration{900 * time.Millisecond, 900 * time.Millisecond, 2500 * time.Millisecond}
 	for w := range want {
 		if d := f.Times[w] - want[w]; !ok || d < -want[w]/8 || d > want[w]/8 {
 			t.Fatalf("an equal share is expected to take %v, %v; want %v", f.Times, ok, want)

@@ -13,7 +13,8 @@ import (
 	"star/modes/price"
 )
 
-// Who took much longer than the others for the first iteration, and has taken longer than they for the second by now, need not be waited for.
+// Who took much longer than the others for the first iteration, and has taken longer than they for the second by now,
+// need not be waited for.
 func TestLagging(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -67,7 +68,8 @@ func TestLagging(t *testing.T) {
 	}
 }
 
-// A round of SSGD that somebody holds up is left for x-order without them, which needs no more than that the deadline is over; and what was chosen blind is left for better ones without a dwell.
+// A round of SSGD that somebody holds up is left for x-order without them, which needs no more than that the deadline
+// is over; and what was chosen blind is left for better ones without a dwell.
 func TestEscape(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
 	for _, c := range []struct {
@@ -159,8 +161,9 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-// life has n workers make rounds of SSGD, in which worker w takes took(round, w), and tells k what the coordinator would:
-// deadlines that are over, arrivals and updates. It ends when changed, which gets each change of the plan, returns false.
+// life has n workers make rounds of SSGD, in which worker w takes took(round, w), and tells k what the coordinator
+// would: deadlines that are over, arrivals and updates. It ends when changed, which gets each change of the plan,
+// returns false.
 func life(t *testing.T, k *Controller, n, rounds int, took func(round int, w star.Worker) time.Duration, changed func(at time.Duration, d price.Decision) bool) {
 	t.Helper()
 	at := time.Duration(0)
@@ -281,7 +284,8 @@ func TestEscapeInCalm(t *testing.T) {
 	}
 }
 
-// What escape has chosen is left without a dwell, and for a queue before everybody was seen five times; another plan is not.
+// What escape has chosen is left without a dwell, and for a queue before everybody was seen five times; another plan is
+// not.
 func TestEscapeIsNotForGood(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
 	for _, fled := range []bool{true, false} {
@@ -388,7 +392,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// As long as little was seen a plan for one worker is not trusted to fit the next one, too: whoever comes is better. Whether to leave SSGD does not depend on that.
+// As long as little was seen a plan for one worker is not trusted to fit the next one, too: whoever comes is better.
+// Whether to leave SSGD does not depend on that.
 func TestFearsTurnsEarly(t *testing.T) {
 	const n, batch = 8, 64
 	for _, ring := range []bool{false, true} {
@@ -433,7 +438,8 @@ func TestFearsTurnsEarly(t *testing.T) {
 	}
 }
 
-// A correction is for plans of its kind and for its time; a trial of few rounds, or one that its rounds do not rule out, makes none, and the next trial of the kind replaces it.
+// A correction is for plans of its kind and for its time; a trial of few rounds, or one that its rounds do not rule
+// out, makes none, and the next trial of the kind replaces it.
 func TestCorrections(t *testing.T) {
 	const n, batch = 4, 64
 	k, err := New(Config{Workers: n, Batch: batch}, modes.ASGD(n))
@@ -481,7 +487,8 @@ func TestCorrections(t *testing.T) {
 	}
 }
 
-// No plan is made for the workers that were slow before everybody was seen often enough and one of them was slow for a dwell; but riders in a ring.
+// No plan is made for the workers that were slow before everybody was seen often enough and one of them was slow for a
+// dwell; but riders in a ring.
 func TestNoPlanForOneWorkerEarly(t *testing.T) {
 	const n, batch, now = 8, 64, 900 * time.Second
 	for _, c := range []struct {
@@ -528,8 +535,9 @@ func TestNoPlanForOneWorkerEarly(t *testing.T) {
 	}
 }
 
-// With momentum the steepness begins with the prior, stays there while the measurement allows it, and else follows what is surely so, by half at each measurement; what is told twice counts once. Bounds of θ are
-// those of (30), and drift makes nothing cheaper than the prior.
+// With momentum the steepness begins with the prior, stays there while the measurement allows it, and else follows what
+// is surely so, by half at each measurement; what is told twice counts once. Bounds of θ are those of (30), and drift
+// makes nothing cheaper than the prior.
 func TestSteepnessFollows(t *testing.T) {
 	const mu, round = 0.9, 128
 	prior := price.PriorSteepness(mu)
@@ -584,7 +592,8 @@ func TestSteepnessFollows(t *testing.T) {
 	}
 }
 
-// After the loss has grown in a plan, it is left alone, and staleness is held to be four times as dear, each time again.
+// After the loss has grown in a plan, it is left alone, and staleness is held to be four times as dear, each time
+// again.
 func TestRecoil(t *testing.T) {
 	k, err := New(Config{Workers: 4, Batch: 32, Momentum: .9}, modes.SSGD(4))
 	if err != nil {
@@ -633,7 +642,8 @@ func TestGrowingLossInSSGD(t *testing.T) {
 	}
 }
 
-// A controller that is sure and content looks again after eight rounds, and at once when somebody's times change or somebody is overdue.
+// A controller that is sure and content looks again after eight rounds, and at once when somebody's times change or
+// somebody is overdue.
 func TestContentIsNotAskedAgain(t *testing.T) {
 	const n = 4
 	for _, c := range []struct {
@@ -677,7 +687,8 @@ func TestContentIsNotAskedAgain(t *testing.T) {
 	}
 }
 
-// Now this one is slow, now that one: once two rounds were seen after the first, a queue is taken where it saves much, and no other plan. Where nobody is slow nothing is.
+// Now this one is slow, now that one: once two rounds were seen after the first, a queue is taken where it saves much,
+// and no other plan. Where nobody is slow nothing is.
 func TestQueueIsTakenEarly(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
 	for _, c := range []struct {
@@ -759,7 +770,8 @@ func TestLocalStepsAreTakenEarly(t *testing.T) {
 	}
 }
 
-// What was chosen while somebody's second iteration had not ended is replaced by local steps, without a dwell, once it has ended and says that exchanges dominate.
+// What was chosen while somebody's second iteration had not ended is replaced by local steps, without a dwell, once it
+// has ended and says that exchanges dominate.
 func TestLaggingIsNotForGood(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
 	k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Local: MostLocal}, modes.SSGD(n))

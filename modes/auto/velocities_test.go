@@ -10,8 +10,8 @@ import (
 	"star/sim"
 )
 
-// Where workers have velocities of their own, noise hides less of what staleness costs, and what SSGD's gradients say of θ does not make it cheaper: a queue of samples, in which nothing is stale, is taken
-// where ASGD would be.
+// Where workers have velocities of their own, noise hides less of what staleness costs, and what SSGD's gradients say
+// of θ does not make it cheaper: a queue of samples, in which nothing is stale, is taken where ASGD would be.
 func TestVelocitiesArePriced(t *testing.T) {
 	const n, batch = 8, 8
 	for _, c := range []struct {

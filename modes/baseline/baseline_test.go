@@ -34,7 +34,8 @@ func TestApportion(t *testing.T) {
 			t.Errorf("%d by %v within %d..%d: %v, %v, want %v", c.total, c.speeds, c.least, c.most, got, err, c.want)
 		}
 	}
-	// Each has a bound of its own: 100 by 8 : 1 : 1 are 80, 10, 10; the first holds 30, and of the 70 others the last holds 20.
+	// Each has a bound of its own: 100 by 8 : 1 : 1 are 80, 10, 10; the first holds 30, and of the 70 others the last
+	// holds 20.
 	got, err := Apportion(100, []float64{8, 1, 1}, 1, []int{30, 100, 20})
 	if err != nil || !slices.Equal(got, []int{30, 50, 20}) {
 		t.Error(got, err)
@@ -58,7 +59,8 @@ func TestApportion(t *testing.T) {
 	}
 }
 
-// With cap_i of its own no worker is ever given more than its memory holds, from the first plan on, and a round stays whole while they hold it.
+// With cap_i of its own no worker is ever given more than its memory holds, from the first plan on, and a round stays
+// whole while they hold it.
 func TestBalanceKeepsEachCap(t *testing.T) {
 	spec, err := Parse("lb-bsp:max=100/40/20,predictor=last")
 	if err != nil {
@@ -465,8 +467,8 @@ func (c *cluster) carry(fs []modes.Firing) {
 	}
 }
 
-// Every scheme makes progress for 1 to 9 workers, whatever the order of arrival, whoever leaves: while somebody lives, somebody computes,
-// and when all who compute have arrived often enough there are updates.
+// Every scheme makes progress for 1 to 9 workers, whatever the order of arrival, whoever leaves: while somebody lives,
+// somebody computes, and when all who compute have arrived often enough there are updates.
 func TestProgress(t *testing.T) {
 	texts := []string{"lb-bsp:device=gpu,window=1", "lb-bsp:predictor=ema,change=0", "sync-switch:online=greedy,window=1,hits=1,switch=0.8", "sync-switch:online=elastic,window=1,hits=1,switch=0.8", "dropcompute:after=2", "ssp:slack=0", "easgd:sync=yes"}
 	for _, e := range Entries() {

@@ -29,7 +29,8 @@ func TestFirstPlans(t *testing.T) {
 	}
 }
 
-// In an all-reduce rounds are closed, and who is late stops without being told one by one; only what LGC's have done is of use then.
+// In an all-reduce rounds are closed, and who is late stops without being told one by one; only what LGC's have done is
+// of use then.
 func TestCancelOnARing(t *testing.T) {
 	for _, e := range Entries() {
 		s, err := Parse(e.Name)

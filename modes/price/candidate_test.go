@@ -69,7 +69,8 @@ func drawIterations(t *rapid.T, n int) []time.Duration {
 	return ts
 }
 
-// longRun is the mean interval of x-order, in seconds, over a very long time, in the simplest way there is: who comes next is looked for among all.
+// longRun is the mean interval of x-order, in seconds, over a very long time, in the simplest way there is: who comes
+// next is looked for among all.
 func longRun(times []time.Duration, x, gradients int) float64 {
 	due := slices.Clone(times)
 	arrived := make([]bool, len(times))
@@ -404,8 +405,8 @@ func TestPublishedHeuristic(t *testing.T) {
 	}
 }
 
-// What rounding leaves of a round goes, sample by sample, to whoever is finished first with it, or comes from whoever is finished
-// last: as somebody would do it who looks at everybody each time.
+// What rounding leaves of a round goes, sample by sample, to whoever is finished first with it, or comes from whoever
+// is finished last: as somebody would do it who looks at everybody each time.
 func TestSharesAreGreedy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 9).Draw(t, "n")
@@ -672,7 +673,8 @@ func wardSets(times []time.Duration) [][]star.Worker {
 	return sets
 }
 
-// TestCandidatesOfWholeBatches: without a queue, and with shares of at most a batch, no candidate cuts or resizes a batch, however slow a worker is.
+// TestCandidatesOfWholeBatches: without a queue, and with shares of at most a batch, no candidate cuts or resizes a
+// batch, however slow a worker is.
 func TestCandidatesOfWholeBatches(t *testing.T) {
 	for _, ring := range []bool{false, true} {
 		for _, slow := range []time.Duration{1, 2, 3, 10} {

@@ -20,7 +20,8 @@ func slowLinks(n int, exchange float64) (Forecast, History) {
 	return f, h
 }
 
-// By hand: 8 steps of 10 ms and one exchange of 90 ms are 8 rounds of samples in 170 ms, which make together(8) of the progress that 8 rounds of SSGD make in 800 ms.
+// By hand: 8 steps of 10 ms and one exchange of 90 ms are 8 rounds of samples in 170 ms, which make together(8) of the
+// progress that 8 rounds of SSGD make in 800 ms.
 func TestPriceOfLocalSteps(t *testing.T) {
 	f, h := slowLinks(8, 0.9)
 	plan := modes.SSGD(8)
@@ -72,7 +73,8 @@ func TestLocalStepsWhereExchangesDominate(t *testing.T) {
 	}
 }
 
-// What drives workers apart is the noise of gradients as they are, also where directions are less noisy because each worker has a velocity.
+// What drives workers apart is the noise of gradients as they are, also where directions are less noisy because each
+// worker has a velocity.
 func TestLocalStepsOfVelocities(t *testing.T) {
 	f, h := slowLinks(8, 0.9)
 	f.Rate, f.Velocities = VelocityRate, 0.9

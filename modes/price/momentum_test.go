@@ -11,7 +11,8 @@ import (
 	"star/modes/price"
 )
 
-// Steepness finds the ν of a parameter that swings about its optimum: gradients with noise, momentum, and what (27) makes of them when the exact gradients are known.
+// Steepness finds the ν of a parameter that swings about its optimum: gradients with noise, momentum, and what (27)
+// makes of them when the exact gradients are known.
 func TestSteepness(t *testing.T) {
 	for _, c := range []struct{ nu, mu, noise float64 }{
 		{.1, 0, 1}, {1, 0, 1}, {1.5, 0, .1}, {1, .5, 1}, {3, .5, .3}, {1, .9, .1}, {4, .9, 1}, {12, .9, .3}, {25, .9, 1}, {12, .95, 1},
@@ -52,7 +53,8 @@ const (
 	ofEach memory = true  // DANA: a velocity for each worker, and Nesterov's step
 )
 
-// edge is the largest ν at which a parameter does not swing more and more widely, when p runs with these times and momentum: with heavy ball (28) of SSGD, about (29) of all that is stale.
+// edge is the largest ν at which a parameter does not swing more and more widely, when p runs with these times and
+// momentum: with heavy ball (28) of SSGD, about (29) of all that is stale.
 func edge(p modes.Plan, times []time.Duration, mu float64, of memory) float64 {
 	n := len(times)
 	stable := func(nu float64) bool {
@@ -127,7 +129,8 @@ func most(v []float64) (m float64) {
 	return m
 }
 
-// What plans bear: SSGD (28), others between (29) and a third more than that where they are a quarter of a round late or more. The table in docs/theory.md.
+// What plans bear: SSGD (28), others between (29) and a third more than that where they are a quarter of a round late
+// or more. The table in docs/theory.md.
 func TestEdges(t *testing.T) {
 	const n = 8
 	times := make([]time.Duration, n)
@@ -181,8 +184,8 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-// With momentum a plan that is hardly ever stale is chosen where without it ASGD would be, and it brings nearly as much. Without stragglers SSGD is the cheapest all the same, and where
-// noise dominates, or steps are small, ASGD is.
+// With momentum a plan that is hardly ever stale is chosen where without it ASGD would be, and it brings nearly as
+// much. Without stragglers SSGD is the cheapest all the same, and where noise dominates, or steps are small, ASGD is.
 func TestMomentumMakesStalenessDear(t *testing.T) {
 	one := []time.Duration{600 * time.Millisecond, 610 * time.Millisecond, 1830 * time.Millisecond, 620 * time.Millisecond}
 	steep := price.PriorSteepness(.9)
@@ -221,7 +224,8 @@ func TestMomentumMakesStalenessDear(t *testing.T) {
 	}
 }
 
-// Many workers, two of them slow: the groups that are found are those of the best partition under the strain, not the one of the least waiting.
+// Many workers, two of them slow: the groups that are found are those of the best partition under the strain, not the
+// one of the least waiting.
 func TestGroupsUnderStrain(t *testing.T) {
 	times := make([]time.Duration, 12)
 	for w := range times {
@@ -246,7 +250,8 @@ func TestGroupsUnderStrain(t *testing.T) {
 	}
 }
 
-// (31) beside what LeNet paid at three learning rates (docs/theory.md): within a quarter below and a third above, where it is known.
+// (31) beside what LeNet paid at three learning rates (docs/theory.md): within a quarter below and a third above, where
+// it is known.
 func TestStrain(t *testing.T) {
 	const n, batch = 8, 16
 	same := make([]time.Duration, n)

@@ -13,7 +13,8 @@ import (
 	"star/modes"
 )
 
-// Parts of 2 samples of 12, which take 1, 1 and 3 s: at 0 s three are taken, at 1 s two more, at 2 s the last one. The slow worker has one, and nobody waits for more than its end.
+// Parts of 2 samples of 12, which take 1, 1 and 3 s: at 0 s three are taken, at 1 s two more, at 2 s the last one. The
+// slow worker has one, and nobody waits for more than its end.
 func TestQueueByHand(t *testing.T) {
 	ws := []taker{{2, time.Second, 0}, {2, time.Second, 0}, {2, 3 * time.Second, 500 * time.Millisecond}}
 	var q queue
@@ -23,7 +24,8 @@ func TestQueueByHand(t *testing.T) {
 	}
 }
 
-// Graham's bound (1966): a round is over, at the latest, when B samples are done at the speed of all together, and one part more.
+// Graham's bound (1966): a round is over, at the latest, when B samples are done at the speed of all together, and one
+// part more.
 func TestQueueBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 8).Draw(t, "n")
@@ -60,7 +62,8 @@ func TestQueueBound(t *testing.T) {
 	})
 }
 
-// One worker three times as slow: SSGD takes 3 s for a round, a queue takes what all together need, and the slow one's last part. Nothing is stale.
+// One worker three times as slow: SSGD takes 3 s for a round, a queue takes what all together need, and the slow one's
+// last part. Nothing is stale.
 func TestQueuePrice(t *testing.T) {
 	f := Forecast{Times: ms(1000, 1000, 1000, 1000, 1000, 1000, 1000, 3000), Batch: 16, Noise: 500, Queue: 8, Fits: slices.Repeat([]Fit{{Fixed: 0.1, PerSample: 0.05}}, 8), MaxShare: 16}
 	got := candidates(t, f)
@@ -86,7 +89,8 @@ func TestQueuePrice(t *testing.T) {
 	}
 }
 
-// A queue's price knows parts: where each of 8 costs a tenth of an iteration fewer of them are cheaper, and where they cost nothing more of them are.
+// A queue's price knows parts: where each of 8 costs a tenth of an iteration fewer of them are cheaper, and where they
+// cost nothing more of them are.
 func TestQueueOfDearParts(t *testing.T) {
 	for _, c := range []struct {
 		q, whole float64
@@ -109,7 +113,8 @@ func TestQueueOfDearParts(t *testing.T) {
 	}
 }
 
-// A part of 4 samples of 32 that costs 10 ms and 1 ms for each sample takes 14 ms, and an iteration 5 ms beside its parts.
+// A part of 4 samples of 32 that costs 10 ms and 1 ms for each sample takes 14 ms, and an iteration 5 ms beside its
+// parts.
 func TestTakersOfDearParts(t *testing.T) {
 	f := Forecast{Times: ms(47, 94), Batch: 32, Noise: 1000, Queue: 8, Parts: true, Fits: []Fit{{Fixed: 0.015, PerSample: 0.001, Part: 0.01}, {Fixed: 0.015, PerSample: 0.001, Part: 0.01}}}
 	p, err := f.problem()

@@ -95,8 +95,8 @@ func TestOverWithoutAWorker(t *testing.T) {
 	}
 }
 
-// Two iterations of each worker are replayed for as long as thirty-two, so that the price does not depend on where a few
-// updates begin and end. No plan applies more gradients than workers that never wait compute.
+// Two iterations of each worker are replayed for as long as thirty-two, so that the price does not depend on where a
+// few updates begin and end. No plan applies more gradients than workers that never wait compute.
 func TestOverFewIterations(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 8).Draw(t, "n")

@@ -130,7 +130,8 @@ func TestPeerSpeaksSomethingElse(t *testing.T) {
 	expect(t, find(t, r, "peer "+addr), Fail, "not a STAR peer", "something else listens")
 }
 
-// A server of HTTP that waits for the rest of a line says nothing to us: it is asked in HTTP long before the time for a peer is over.
+// A server of HTTP that waits for the rest of a line says nothing to us: it is asked in HTTP long before the time for a
+// peer is over.
 func TestPeerSpeaksHTTP(t *testing.T) {
 	srv := httptest.NewServer(http.NotFoundHandler())
 	defer srv.Close()

@@ -43,7 +43,8 @@ func sameProgram(pid int32) bool {
 	return err == nil && e == nil && os.SameFile(its, own)
 }
 
-// judgePort judges whether the port of an address is free, or its owner, a process, is that of the job in this container.
+// judgePort judges whether the port of an address is free, or its owner, a process, is that of the job in this
+// container.
 func judgePort(addr string, err error, owner string, own bool) Result {
 	r := Result{Check: "port " + addr, Status: Fail}
 	var parse *net.AddrError

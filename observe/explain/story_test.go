@@ -485,8 +485,8 @@ func FuzzStory(f *testing.F) {
 	})
 }
 
-// A shard that moves by itself is told with what it brought, one that went back with that, one that was moved by hand without any,
-// and one that stayed with the reason.
+// A shard that moves by itself is told with what it brought, one that went back with that, one that was moved by hand
+// without any, and one that stayed with the reason.
 func TestShifts(t *testing.T) {
 	l := slowForAWhile()
 	l.say(`{"type":"shift","t":160,"event":"wanted","shard":1,"from":0,"to":2,"predicted_gain":0.4,"seen_gain":null,"why":"a link is full"}`)

@@ -221,7 +221,8 @@ func readTrace(t *testing.T, b []byte) []traceEvent {
 	return file.TraceEvents
 }
 
-// Slices of a worker are the times of its records and lie behind each other; an arrow goes from each gradient to its update.
+// Slices of a worker are the times of its records and lie behind each other; an arrow goes from each gradient to its
+// update.
 func TestTrace(t *testing.T) {
 	for _, name := range []string{"ssgd", "ring", "queue"} {
 		log := logOf(t, name)

@@ -37,8 +37,8 @@ func appendNumber(b []byte, x float64) []byte {
 	return strconv.AppendFloat(b, x, 'g', -1, 64)
 }
 
-// appendQuoted writes a text as JSON. Texts of a run log may come from anywhere: a sequence that could end a script in a page
-// is escaped.
+// appendQuoted writes a text as JSON. Texts of a run log may come from anywhere: a sequence that could end a script in
+// a page is escaped.
 func appendQuoted(b []byte, s string) []byte {
 	plain := true
 	for i := range len(s) {

@@ -15,10 +15,12 @@ import (
 )
 
 const (
-	behind    = 64              // most steps of a rank that wait for other ranks; beyond it the oldest one counts as dropped
-	enough    = 10              // steps after a verdict before its cost is reported
-	greet     = 10              // steps after which the job is introduced
-	duplicate = 3 * time.Second // in which two processes that send rows of one rank are two, and not one that was started again
+	// most steps of a rank that wait for other ranks; beyond it the oldest one counts as dropped
+	behind = 64
+	enough = 10 // steps after a verdict before its cost is reported
+	greet  = 10 // steps after which the job is introduced
+	// in which two processes that send rows of one rank are two, and not one that was started again
+	duplicate = 3 * time.Second
 )
 
 // Head puts the rows of all ranks together, in their order of arrival. It is used by one goroutine, and has no
@@ -250,7 +252,8 @@ func (h *Head) begin(of []*came) {
 	}
 	h.began = h.last
 	h.log.Write(h.last, runlog.Train{Workers: len(of), Model: first.Script, Data: h.where(), Params: first.Params, Plan: "ssgd"})
-	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Collective: true, Stops: true}) // cannot fail: there is a rank
+	// cannot fail: there is a rank
+	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Collective: true, Stops: true})
 	h.history = history{n: len(of), batch: batch, momentum: first.Momentum, sharded: first.sharded()}
 }
 

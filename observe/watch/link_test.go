@@ -85,7 +85,8 @@ func TestWrongToken(t *testing.T) {
 	if dropped, err := l.Close(time.Minute); dropped != 1 || err == nil || rows.Load() != 0 {
 		t.Errorf("%d dropped, %v", dropped, err)
 	}
-	for end := time.Now().Add(time.Minute); refused() == "" && time.Now().Before(end); time.Sleep(time.Millisecond) { // it speaks first, and notes it then
+	// it speaks first, and notes it then
+	for end := time.Now().Add(time.Minute); refused() == "" && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	if !strings.Contains(refused(), "token") {
 		t.Errorf("the head says %q", refused())

@@ -88,8 +88,8 @@ var holds = []struct {
 	{func(s Seen) float64 { return s.Disk }, "waits for a disk"},
 }
 
-// Apart describes the differences between processes of one job, at most one per process: a cause that holds it back, or else its
-// use of resources. A common property is not a finding, except for a lack of processors.
+// Apart describes the differences between processes of one job, at most one per process: a cause that holds it back, or
+// else its use of resources. A common property is not a finding, except for a lack of processors.
 func Apart(all []Seen) (found []Finding) {
 	for _, sign := range []func(Seen, []Seen) (what, numbers string){held, unlike} {
 		for i, s := range all {
@@ -120,8 +120,8 @@ func extreme(all []Seen, value func(Seen) float64, which func([]float64) float64
 	return which(vs)
 }
 
-// held returns a cause that holds back one process and not the others, with its amount: at least a tenth of the time, and twice as
-// much as for any other.
+// held returns a cause that holds back one process and not the others, with its amount: at least a tenth of the time,
+// and twice as much as for any other.
 func held(s Seen, others []Seen) (what, numbers string) {
 	for _, h := range holds {
 		v, most := h.share(s), extreme(others, h.share, slices.Max)
@@ -420,7 +420,8 @@ func (o *Outside) Run(ctx context.Context, say func(string)) {
 			list(recent, say)
 		}
 		now := map[string]int{}
-		for _, f := range Apart(recent) { // a finding of two judgements in a row is reported, and again only after it was over
+		// a finding of two judgements in a row is reported, and again only after it was over
+		for _, f := range Apart(recent) {
 			if now[f.Key] = lasts[f.Key] + 1; now[f.Key] == 2 {
 				said[f.Key] = true
 				say(f.Text)

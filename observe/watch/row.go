@@ -42,11 +42,12 @@ type Row struct {
 	CUDA      bool    `json:"cuda,omitempty"`
 
 	// Of step.
-	Step    int64   `json:"step,omitempty"`
-	Took    float64 `json:"took,omitempty"`    // from the end of the step before
-	Load    float64 `json:"load,omitempty"`    // of it, waiting for data
-	Wait    float64 `json:"wait,omitempty"`    // of it, in collectives
-	GPU     float64 `json:"gpu,omitempty"`     // from the beginning of a step before to its last local gradient, by the GPU's clock
+	Step int64   `json:"step,omitempty"`
+	Took float64 `json:"took,omitempty"` // from the end of the step before
+	Load float64 `json:"load,omitempty"` // of it, waiting for data
+	Wait float64 `json:"wait,omitempty"` // of it, in collectives
+	// from the beginning of a step before to its last local gradient, by the GPU's clock
+	GPU     float64 `json:"gpu,omitempty"`
 	CPU     float64 `json:"cpu,omitempty"`     // processor time, without that in collectives
 	Samples int     `json:"samples,omitempty"` // of this rank
 	Dropped int64   `json:"dropped,omitempty"` // rows that could not be sent so far

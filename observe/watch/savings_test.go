@@ -8,7 +8,8 @@ import (
 	"star"
 )
 
-// recalled is a history of three ranks that compute 40 ms, of which rank 2 takes so much more. Who came last exchanged for as long as last says of a step.
+// recalled is a history of three ranks that compute 40 ms, of which rank 2 takes so much more. Who came last exchanged
+// for as long as last says of a step.
 func recalled(steps int, more time.Duration, last func(step int) time.Duration) *history {
 	h := &history{n: 3, batch: 16}
 	for s := range steps {

@@ -30,8 +30,8 @@ func Guard(address string, h http.Handler) http.Handler {
 	})
 }
 
-// Exposed reports whether a listener is open to hosts that were not named: it listens at every address of this host, and
-// one of them is not loopback.
+// Exposed reports whether a listener is open to hosts that were not named: it listens at every address of this host,
+// and one of them is not loopback.
 func Exposed(l net.Listener) bool {
 	at, ok := l.Addr().(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() {

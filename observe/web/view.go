@@ -83,7 +83,8 @@ type ViewWorker struct {
 	Wait    runlog.Number `json:"wait"`
 	Slow    runlog.Number `json:"slow"` // how many times; null: it is not
 	Cause   string        `json:"cause"`
-	Line    string        `json:"line"` // a character for each stretch: = works, # works and is slow, . waits, space: neither
+	// a character for each stretch: = works, # works and is slow, . waits, space: neither
+	Line string `json:"line"`
 }
 
 // ViewSeries are means over stretches of time; a value for each, at its middle.

@@ -360,7 +360,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// A page that is fed shows what one that reads does: from where it began to read, also when more lines came meanwhile than are kept.
+// A page that is fed shows what one that reads does: from where it began to read, also when more lines came meanwhile
+// than are kept.
 func TestTap(t *testing.T) {
 	for _, lines := range []int{0, 1, 500, mostLines + 500} {
 		name := t.TempDir() + "/run.jsonl"

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A job that went over to a queue has shown that a part costs a tenth of an iteration by itself: a share of 10 samples in one part takes 100 ms, 10 samples in 5 parts took 140.
+// A job that went over to a queue has shown that a part costs a tenth of an iteration by itself: a share of 10 samples
+// in one part takes 100 ms, 10 samples in 5 parts took 140.
 func TestPartsOfALog(t *testing.T) {
 	for _, tell := range []bool{true, false} {
 		l := begin("ps", "ssgd", 2)

@@ -129,8 +129,8 @@ func TestChange(t *testing.T) {
 	if err != nil || (again.Time-600*ms).Abs() > ms || again.Updates != 5 || len(again.Switches) != 1 {
 		t.Errorf("%+v, %v", again, err)
 	}
-	// One update of SSGD, then four of half the samples, of staleness 0, 0, 2 and 1, in which one, half and half a round were applied since: (24) with B = φ = 20 and θ = 0.1, so v = 0.05. Means
-	// are those of the last 32 rounds.
+	// One update of SSGD, then four of half the samples, of staleness 0, 0, 2 and 1, in which one, half and half a round
+	// were applied since: (24) with B = φ = 20 and θ = 0.1, so v = 0.05. Means are those of the last 32 rounds.
 	worth, weight, size, behind := 0.0, 0.0, 0.0, 0.0
 	for _, u := range []struct{ samples, behind float64 }{{20, 0}, {10, 0}, {10, 0}, {10, 1}, {10, 0.5}} {
 		keep := math.Exp(-u.samples / 20 / 32)
@@ -143,7 +143,8 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// What modes cost is what star plan and the controller say for the log's own optimiser: with momentum, asynchronous modes are dear.
+// What modes cost is what star plan and the controller say for the log's own optimiser: with momentum, asynchronous
+// modes are dear.
 func TestPriceOfTheOptimiser(t *testing.T) {
 	const noise = 60
 	for _, x := range []struct {

@@ -13,8 +13,9 @@ import (
 	"star/ps/replica"
 )
 
-// A job in which messages are lost, doubled, delayed and overtaken, servers crash, servers that were given up go on, servers get copies, and
-// coordinators are replaced. What workers have seen must never be lost or be anything else later.
+// A job in which messages are lost, doubled, delayed and overtaken, servers crash, servers that were given up go on,
+// servers get copies, and coordinators are replaced. What workers have seen must never be lost or be anything else
+// later.
 
 const (
 	shards  = 2

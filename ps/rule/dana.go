@@ -7,7 +7,8 @@ import (
 	"star/internal/kernel"
 )
 
-// WorkerMomentum is Nesterov's momentum with a velocity for each worker: DANA. An update of the gradients gᵢ with weights cᵢ makes
+// WorkerMomentum is Nesterov's momentum with a velocity for each worker: DANA. An update of the gradients gᵢ with
+// weights cᵢ makes
 //
 //	vᵢ ← μ·vᵢ + gᵢ + λ·w           for each worker i of the update
 //	w  ← w − η·Σ cᵢ·(gᵢ + λ·w + μ·vᵢ)

@@ -20,7 +20,8 @@ import (
 // comes back, is sent the mean, which becomes its model. Weights of gradients are ignored. The step
 // is plain SGD: there is one optimiser, without state.
 //
-// X. Lian, W. Zhang, C. Zhang, J. Liu: Asynchronous Decentralized Parallel Stochastic Gradient Descent. ICML 2018, algorithm 1.
+// X. Lian, W. Zhang, C. Zhang, J. Liu: Asynchronous Decentralized Parallel Stochastic Gradient Descent. ICML 2018,
+// algorithm 1.
 type Gossip struct {
 	Then  *Descent
 	Graph Graph

@@ -24,8 +24,8 @@ import (
 // It costs two vectors of the shard's length. Its state moves with a shard; after a restart of the
 // job the first round has no compensation.
 //
-// J. Xu, S.-L. Huang, L. Song, T. Lan: Live Gradient Compensation for Evading Stragglers in Distributed Learning. INFOCOM 2021.
-// docs/baselines.md lists the differences.
+// J. Xu, S.-L. Huang, L. Song, T. Lan: Live Gradient Compensation for Evading Stragglers in Distributed Learning.
+// INFOCOM 2021. docs/baselines.md lists the differences.
 type LiveCompensated struct {
 	Then  *Descent
 	Sizes bool

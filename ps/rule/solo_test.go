@@ -14,7 +14,8 @@ func (descending) Step(params, grad []float32, lr float64) {
 	}
 }
 
-// A step of EASGD: d = α(x − c) goes to the centre, x becomes x − η·g(x) − d; local SGD hands over w − wᵢ. The spring pulls once a round.
+// A step of EASGD: d = α(x − c) goes to the centre, x becomes x − η·g(x) − d; local SGD hands over w − wᵢ. The spring
+// pulls once a round.
 func TestSolo(t *testing.T) {
 	for _, c := range []struct{ pull, own, centre, params, out float32 }{
 		{0.25, 3, 1, 3 - 0.1*2 - 0.5 - 0.1*4, -0.5}, // d = 0.25·(3 − 1)

@@ -156,7 +156,8 @@ func TestExplainPairs(t *testing.T) {
 func TestBestRounds(t *testing.T) {
 	for _, c := range []struct{ second, want int }{{1 + patience, 1 + patience}, {2 + patience, 1}} {
 		n := 0
-		got := bestRounds(Table{Y: []float64{10}}, 0, 1000, func() []float64 { // the first round and the second best one leave 1 and 0, those between 2
+		// the first round and the second best one leave 1 and 0, those between 2
+		got := bestRounds(Table{Y: []float64{10}}, 0, 1000, func() []float64 {
 			switch n++; n {
 			case 1:
 				return []float64{9}
@@ -193,7 +194,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// Who comes is predicted from what has ended: of the same user and name, else with as many GPUs, else of the user, else of others.
+// Who comes is predicted from what has ended: of the same user and name, else with as many GPUs, else of the user, else
+// of others.
 func TestHistory(t *testing.T) {
 	got := History([]PastJob{
 		{"ann", "a", 1, 0, 100},

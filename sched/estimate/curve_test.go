@@ -45,7 +45,8 @@ func TestCurve(t *testing.T) {
 			t.Errorf("beside %v: %+v, %v, want a standard error of %v", c.others, curve, err, c.want)
 		}
 	}
-	// Of numbers between two that were measured, the error is that of the nearest one; rounds that get shorter with more workers are taken for even ones.
+	// Of numbers between two that were measured, the error is that of the nearest one; rounds that get shorter with more
+	// workers are taken for even ones.
 	exact := func(n int, rate float64) []Segment { return []Segment{{n, 1, rate}, {n, 1, rate}} }
 	curve, err = Curve(append(exact(1, 100), exact(8, 800)...), 8)
 	for n, gap := range map[int]float64{2: 1, 5: 3, 7: 1} {
@@ -84,8 +85,8 @@ func TestCurveIsOne(t *testing.T) {
 	}
 }
 
-// Nine of ten intervals of 1.645 standard deviations have the truth in them, for rates that were measured; of those that follow from others it may be more, since a line is not all that a
-// curve can be.
+// Nine of ten intervals of 1.645 standard deviations have the truth in them, for rates that were measured; of those
+// that follow from others it may be more, since a line is not all that a curve can be.
 func TestCurveIsAsSureAsItSays(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var within, all [2]float64

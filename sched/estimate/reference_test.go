@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// Trees and boosted trees are those of scikit-learn 1.9.1 on the same rows: leaves of DecisionTreeClassifier and DecisionTreeRegressor with ccp_alpha, and what is lacking after
-// rounds of GradientBoostingRegressor(learning_rate=0.1, max_depth=3).
+// Trees and boosted trees are those of scikit-learn 1.9.1 on the same rows: leaves of DecisionTreeClassifier and
+// DecisionTreeRegressor with ccp_alpha, and what is lacking after rounds of
+// GradientBoostingRegressor(learning_rate=0.1, max_depth=3).
 func TestAsScikitLearn(t *testing.T) {
 	var classes, numbers Table
 	for i := range 120 {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// The features of ten minutes are those that Python's statistics module says of the same counts, and none is of the 50 minutes before them or later.
+// The features of ten minutes are those that Python's statistics module says of the same counts, and none is of the 50
+// minutes before them or later.
 func TestSubmissions(t *testing.T) {
 	jobs, gpus := make([]float64, 160), make([]float64, 160)
 	for i := range jobs {

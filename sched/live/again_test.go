@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A name is free again when its jobs have failed, or were cancelled or declined: the next one is another job, and what was written of the first stays its own.
+// A name is free again when its jobs have failed, or were cancelled or declined: the next one is another job, and what
+// was written of the first stays its own.
 func TestAgain(t *testing.T) {
 	q := New([]*Host{{Name: "h", Slots: 1}})
 	if err := q.Schedule("fifo", 1, 0); err != nil {
@@ -81,7 +82,8 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// A job leaves the queue when it has ended and all of its workers have, the oldest first; one that did keeps its name where it has a folder.
+// A job leaves the queue when it has ended and all of its workers have, the oldest first; one that did keeps its name
+// where it has a folder.
 func TestArchive(t *testing.T) {
 	q := New([]*Host{{Name: "h", Slots: 4}})
 	for i, e := range []Event{

@@ -8,7 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// However workers come and go, no place has two at a time, places that are free are taken first, and a job's steps count its workers.
+// However workers come and go, no place has two at a time, places that are free are taken first, and a job's steps
+// count its workers.
 func TestHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := NewHistory()

@@ -46,7 +46,8 @@ func (s *Spec) Check() error {
 		s.Min = 1
 	}
 	if s.Max == 0 {
-		s.Max = 1 << (bits.Len(uint(max(s.Workers, s.Min, 1))) - 1) // policies that plan use powers of two: a job of 3 workers gets 2
+		// policies that plan use powers of two: a job of 3 workers gets 2
+		s.Max = 1 << (bits.Len(uint(max(s.Workers, s.Min, 1))) - 1)
 	}
 	switch {
 	case !nameForm.MatchString(s.Name):

@@ -117,7 +117,8 @@ func (q *Queue) taken(now float64) string {
 // Why explains a job's state in a sentence; empty if there is nothing to say.
 func (q *Queue) Why(j *Job, now float64) string {
 	ms := j.staying()
-	if j.gone != "" && (len(ms) < j.Want || slices.ContainsFunc(ms, func(m *Member) bool { return !m.Joined })) { // explains why the job has fewer workers than the policy gives it
+	// explains why the job has fewer workers than the policy gives it
+	if j.gone != "" && (len(ms) < j.Want || slices.ContainsFunc(ms, func(m *Member) bool { return !m.Joined })) {
 		return j.gone
 	}
 	return cmp.Or(q.Waits(j, now), strings.TrimSpace(j.Why))

@@ -53,7 +53,8 @@ func restarted(t *testing.T, q *Queue, h *History, policy string, now float64, h
 	return n, applies(t, n)
 }
 
-// A worker on a host that the service has no more goes on until another one takes its place, where one of its hosts has room.
+// A worker on a host that the service has no more goes on until another one takes its place, where one of its hosts has
+// room.
 func TestHostNoMore(t *testing.T) {
 	q, _ := begun(t, "fifo", "old")
 	q, apply := restarted(t, q, NewHistory(), "fifo", 2, &Host{Name: "new", Slots: 1})
@@ -119,7 +120,8 @@ func TestStartAfterAgain(t *testing.T) {
 	}
 }
 
-// A service that is started again with fewer places than a job asks for, that has run, stops the job, and keeps it until there are as many; others go on meanwhile.
+// A service that is started again with fewer places than a job asks for, that has run, stops the job, and keeps it
+// until there are as many; others go on meanwhile.
 func TestFewerPlaces(t *testing.T) {
 	for _, policy := range []string{"fifo", "srtf", "tiresias"} {
 		q, apply := begun(t, policy, "x", "y")
@@ -160,7 +162,8 @@ func TestFewerPlaces(t *testing.T) {
 	}
 }
 
-// A worker that was decided on long before there was a place for it has as long to take part as any other, and what was said of who had its rank before is not said of it.
+// A worker that was decided on long before there was a place for it has as long to take part as any other, and what was
+// said of who had its rank before is not said of it.
 func TestAddedLate(t *testing.T) {
 	q, apply := begun(t, "fifo", "h")
 	j := q.Job("a")
@@ -183,7 +186,8 @@ func TestAddedLate(t *testing.T) {
 	}
 }
 
-// A worker that has ended, of which the log is read when another one has its rank, late or after a restart: that one has not left, nor does it take part.
+// A worker that has ended, of which the log is read when another one has its rank, late or after a restart: that one
+// has not left, nor does it take part.
 func TestReadLate(t *testing.T) {
 	q, apply := begun(t, "fifo", "h")
 	j := q.Job("a")
@@ -202,7 +206,8 @@ func TestReadLate(t *testing.T) {
 	}
 }
 
-// A service that is started again under another policy knows nothing of how fast jobs are that came without rates. One that runs goes on, one that waits is not declined, until they are measured.
+// A service that is started again under another policy knows nothing of how fast jobs are that came without rates. One
+// that runs goes on, one that waits is not declined, until they are measured.
 func TestNoRates(t *testing.T) {
 	for _, policy := range sched.LivePolicies() {
 		q := New([]*Host{{Name: "h", Slots: 2}})

@@ -414,7 +414,8 @@ func (q *Queue) Archival(before float64, most int, now float64) (e Event, ok boo
 // end ends a job.
 func (q *Queue) end(j *Job, s State, at float64) {
 	j.State, j.Ended, j.Want, j.after = s, at, 0, ""
-	q.decided = slices.DeleteFunc(q.decided, func(e Event) bool { return e.Job == j.Name }) // decisions that could not be written before
+	// decisions that could not be written before
+	q.decided = slices.DeleteFunc(q.decided, func(e Event) bool { return e.Job == j.Name })
 	if q.policy != nil {
 		q.policy.End(j.Name)
 	}

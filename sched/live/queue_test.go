@@ -17,7 +17,8 @@ import (
 	"star/sched"
 )
 
-// world is jobs that run as a queue says, in virtual time: a coordinator takes a second to come, a worker another one, two to leave, and half a second for the last checkpoint.
+// world is jobs that run as a queue says, in virtual time: a coordinator takes a second to come, a worker another one,
+// two to leave, and half a second for the last checkpoint.
 type world struct {
 	t      testing.TB
 	hosts  []*Host
@@ -113,7 +114,8 @@ func (w *world) events(log [][]byte) []Event {
 	return es
 }
 
-// fold has what the log comes to take its place, when it has looked whether what did so before comes to the same with what was written since.
+// fold has what the log comes to take its place, when it has looked whether what did so before comes to the same with
+// what was written since.
 func (w *world) fold() {
 	q, h := w.replay(nil, w.log)
 	sq, sh := w.replay(w.saved, w.log[w.folded:])
@@ -337,7 +339,8 @@ func (w *world) idle() bool {
 	return !slices.ContainsFunc(w.q.Jobs, (*Job).Active)
 }
 
-// Random lives: jobs come, are cancelled, hosts are slow, workers and coordinators die, and the service is killed again and again, and begins with another policy or without a host. Every job comes to an end, and uses each sample once.
+// Random lives: jobs come, are cancelled, hosts are slow, workers and coordinators die, and the service is killed again
+// and again, and begins with another policy or without a host. Every job comes to an end, and uses each sample once.
 // What a queue is saved as is, with what happens after, the same queue as all events make.
 func TestRandomLives(t *testing.T) {
 	for seed := range uint64(60) {
@@ -628,7 +631,8 @@ func TestCurve(t *testing.T) {
 	}
 }
 
-// A host is avoided for as long as somebody is slow there, and slowFor longer. What was said of the worker that had a rank before is not said of who has it now.
+// A host is avoided for as long as somebody is slow there, and slowFor longer. What was said of the worker that had a
+// rank before is not said of who has it now.
 func TestAvoided(t *testing.T) {
 	q := New([]*Host{{Name: "h", Slots: 2}})
 	if err := q.Schedule("fifo", 1, 0); err != nil {
@@ -678,7 +682,8 @@ func TestAvoided(t *testing.T) {
 	}
 }
 
-// A job without rates has those of the last job like it that has run: what that was said to be, which nothing has to correct, as well as what was measured.
+// A job without rates has those of the last job like it that has run: what that was said to be, which nothing has to
+// correct, as well as what was measured.
 func TestRatesOfAJobLikeIt(t *testing.T) {
 	q := New([]*Host{{Name: "h", Slots: 2}})
 	like := Spec{Name: "b", Samples: 10, Settings: map[string]string{"model": "lenet"}}
@@ -711,7 +716,8 @@ func TestRatesOfAJobLikeIt(t *testing.T) {
 	}
 }
 
-// A job loses its worker on a slow host to a host that is less slow, where none is well; not to one that is about as slow. A host that becomes slower is known to be.
+// A job loses its worker on a slow host to a host that is less slow, where none is well; not to one that is about as
+// slow. A host that becomes slower is known to be.
 func TestLessSlow(t *testing.T) {
 	for _, c := range []struct {
 		good, bad float64 // how many times as long workers there take
@@ -778,7 +784,8 @@ func TestSlowestLeaves(t *testing.T) {
 	}
 }
 
-// With what a worker has ended is said until another one takes part in its place, then again what was decided; also of a queue that was saved.
+// With what a worker has ended is said until another one takes part in its place, then again what was decided; also of
+// a queue that was saved.
 func TestWhyAWorkerIsGone(t *testing.T) {
 	hosts := func() []*Host { return []*Host{{Name: "h", Slots: 2}} }
 	q, now := New(hosts()), 0.

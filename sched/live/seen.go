@@ -114,7 +114,8 @@ func (q *Queue) Seen(j *Job, samples int64, at, now float64) (e Event) {
 // empty why withdraws that, or is no reason. It returns an event that follows from a withdrawal, unless its kind is
 // empty. Next acts on the other reports.
 func (q *Queue) Verdict(j *Job, rank int, times float64, why string, at, now float64) (e Event) {
-	i := slices.IndexFunc(j.Members, func(m *Member) bool { return m.Rank == rank && min(at, now) >= m.Added }) // not an earlier worker of the rank
+	// not an earlier worker of the rank
+	i := slices.IndexFunc(j.Members, func(m *Member) bool { return m.Rank == rank && min(at, now) >= m.Added })
 	if i < 0 {
 		return e
 	}

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Who does not take part is not waited for for ever: not one that the job has gone on without, nor one that never came; but one that came back, or is told to leave, is.
+// Who does not take part is not waited for for ever: not one that the job has gone on without, nor one that never came;
+// but one that came back, or is told to leave, is.
 func TestLost(t *testing.T) {
 	w := newWorld(t, "fifo", 1, Host{Name: "a", Slots: 2})
 	if err := w.submit(Spec{Name: "j", Samples: 100_000, Workers: 2, Rates: map[int]float64{1: 100}}); err != nil {
@@ -79,7 +80,8 @@ func TestImpossibleEvents(t *testing.T) {
 	}
 }
 
-// What two workers have made is not counted as made by the one that is left, though the log is read after the other one has gone.
+// What two workers have made is not counted as made by the one that is left, though the log is read after the other one
+// has gone.
 func TestSeenLate(t *testing.T) {
 	q := New([]*Host{{Name: "h", Slots: 2}})
 	if err := q.Schedule("edf", 1, 0); err != nil {

@@ -12,7 +12,8 @@ import (
 	"star/sched"
 )
 
-// site is a service and its jobs as they are on a machine, in virtual time: whose workers come after a while, and whose logs are written once a second and looked at four times a second.
+// site is a service and its jobs as they are on a machine, in virtual time: whose workers come after a while, and whose
+// logs are written once a second and looked at four times a second.
 type site struct {
 	t    testing.TB
 	r    *rand.Rand
@@ -211,8 +212,8 @@ func (s *site) play(ds []drawn, prefix string) (names []string) {
 	}
 }
 
-// Of sets of six jobs with deadlines, as in bench/schedlive.py, the same deadlines are met as are simulated in at least 9 of 10, where starts scatter by half a second and logs are
-// read up to a second late.
+// Of sets of six jobs with deadlines, as in bench/schedlive.py, the same deadlines are met as are simulated in at least
+// 9 of 10, where starts scatter by half a second and logs are read up to a second late.
 func TestSets(t *testing.T) {
 	for _, policy := range []string{"edf", "edf-admission", "ef-admission"} {
 		const sets = 50

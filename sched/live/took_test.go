@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A service learns how long its jobs take to start, also across its own restart, and then lets in nobody who would be late for that.
+// A service learns how long its jobs take to start, also across its own restart, and then lets in nobody who would be
+// late for that.
 func TestTook(t *testing.T) {
 	w := newWorld(t, "ef-admission", 1, Host{Name: "a", Slots: 1})
 	w.learns = true
@@ -75,7 +76,8 @@ func TestTookWithTheOthersLeave(t *testing.T) {
 	}
 }
 
-// What a job has left is counted as of now, not as of the last line of its log that was read, and a worker that is to come not before it can be there.
+// What a job has left is counted as of now, not as of the last line of its log that was read, and a worker that is to
+// come not before it can be there.
 func TestLeft(t *testing.T) {
 	q := New([]*Host{{Name: "h", Slots: 2}})
 	if err := q.Schedule("ef-admission", 1, 0); err != nil {

@@ -38,7 +38,8 @@ func TestSpotRun(t *testing.T) {
 	}
 }
 
-// One worker that is taken away at a rate takes, for W hours of work, W + K·d, K of Poisson with the mean λW: the mean and the deviation of many runs are those.
+// One worker that is taken away at a rate takes, for W hours of work, W + K·d, K of Poisson with the mean λW: the mean
+// and the deviation of many runs are those.
 func TestSpotMean(t *testing.T) {
 	const work, rate, d, runs = 2., 3., .25, 4000
 	j := Spot{Samples: work * 3600, Rates: []float64{1}}

@@ -33,7 +33,8 @@ func reference(t *testing.T) string {
 	return ""
 }
 
-// TestStudy compares all configurations with their means recomputed elsewhere, and prices, savings and lifetimes with what is known of them.
+// TestStudy compares all configurations with their means recomputed elsewhere, and prices, savings and lifetimes with
+// what is known of them.
 func TestStudy(t *testing.T) {
 	dir := reference(t)
 	s, err := Read(os.DirFS(filepath.Join(dir, "data")))
@@ -94,7 +95,8 @@ func TestStudy(t *testing.T) {
 				near(row[0]+" "+rows[0][i+1], std, want, 1e-3)
 			}
 		}
-		if row[7] != "" && row[0] != "experiment_mixed_gpu/2v1p1k" && row[0] != "k80_spot/2-spot" { // docs/scheduling.md says what the study does there
+		// docs/scheduling.md says what the study does there
+		if row[7] != "" && row[0] != "experiment_mixed_gpu/2v1p1k" && row[0] != "k80_spot/2-spot" {
 			want, _ := strconv.ParseFloat(row[7], 64)
 			near(row[0]+" cost by the rule", cost(c), want, 1e-5)
 		}
@@ -119,7 +121,8 @@ func TestStudy(t *testing.T) {
 	}
 }
 
-// TestRule is a small study: a run that begins anew, a worker that is revoked, a run that is lost, machines of which the day is not known.
+// TestRule is a small study: a run that begins anew, a worker that is revoked, a run that is lost, machines of which
+// the day is not known.
 func TestRule(t *testing.T) {
 	log := "Wall Time,Step,Accuracy,Zone,Run\n"
 	files := fstest.MapFS{
@@ -128,7 +131,8 @@ func TestRule(t *testing.T) {
 		"training/k80-spot/4-spot/train_data.csv": {Data: []byte(log + "0,0,.1,z,1\n100,64000,.8,z,1\n0,0,.1,z,2\n100,64000,.8,z,2\n0,0,.1,z,3\n50,8000,.2,z,3\n")},
 		"training/k80-spot/4-spot/vm_data.csv": {Data: []byte("VM_name,Uptime,Revoked\nspot4-z-run2-master,150,Job completed\nspot4-z-run2-worker-0,40,Revoked\n" +
 			"spot4-z-run3-master,40,Revoked\n")},
-		"training/k80-spot/4-spot/cost.csv": {Data: []byte("Zone,Run,Cost\nspot4-z,2,2180\n")}, // of a revoked worker: no price follows
+		// of a revoked worker: no price follows
+		"training/k80-spot/4-spot/cost.csv": {Data: []byte("Zone,Run,Cost\nspot4-z,2,2180\n")},
 		"training/2ps2k/train_data.csv":     {Data: []byte("Wall Time,Step,Accuracy,Run\n0,0,.1,1\n100,64000,.8,1\n")},
 		"training/2ps2k/cost.csv":           {Data: []byte("Run,Cost\n1,1400\n")},
 		"training/1ps2k/train_data.csv":     {Data: []byte("Wall Time,Step,Accuracy,Run\n0,0,.1,1\n100,64000,.8,1\n")},

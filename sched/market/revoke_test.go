@@ -106,7 +106,8 @@ func TestTraceOfLosses(t *testing.T) {
 			t.Errorf("worker %d is not there in %v, want %v", worker, got, want)
 		}
 	}
-	for before, times := range map[time.Duration]int{25 * s: 1, 20*s + s/2: 0} { // what happens at the time is not before it
+	// what happens at the time is not before it
+	for before, times := range map[time.Duration]int{25 * s: 1, 20*s + s/2: 0} {
 		if got := r.Gone(1, before); len(got) != times {
 			t.Errorf("worker 1 is not there in %v, before %v, want %d times", got, before, times)
 		}

@@ -58,8 +58,8 @@ var mixedPolicies = map[string]func(*mixed){
 	"drfext": (*mixed).drfExtended, "srpt": (*mixed).srpt, "alloxplus": (*mixed).alloxPlus, "sjf": (*mixed).sjf,
 }
 
-// runMixed simulates jobs, which are in the order of the trace. With profiling a job starts after its parts, and those of
-// jobs with the same arrival, have run on both kinds of machines, before all other jobs.
+// runMixed simulates jobs, which are in the order of the trace. With profiling a job starts after its parts, and those
+// of jobs with the same arrival, have run on both kinds of machines, before all other jobs.
 func runMixed(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	e := &mixed{machines: [kinds]int{c.Nodes * c.GPUs, c.Plain}, alpha: o.Alpha}
 	e.free = e.machines

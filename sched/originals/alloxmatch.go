@@ -7,15 +7,15 @@ import (
 	"strconv"
 )
 
-// match assigns jobs to places on machines: a machine's k-th place from the last one counts k times the duration of its job,
-// since k jobs wait for that. It also returns which job is the first one of a free machine. Nil: no assignment.
+// match assigns jobs to places on machines: a machine's k-th place from the last one counts k times the duration of its
+// job, since k jobs wait for that. It also returns which job is the first one of a free machine. Nil: no assignment.
 //
 // Of equally good assignments it has the simulator's: machines have numbers, those with a GPU the lowest; jobs are in
 // the order of a hash table of their ids; of machines that are free the one with the highest number starts its first
 // job. Runs of parts have the free machines with the lowest numbers, each as if it were free at once, but nothing
 // starts there. The machine of a job that starts is taken, until the job ends, for the duration of all jobs that
-// are assigned to it now, also those that start elsewhere later. Sums are rounded as there, since sums that are equal except for
-// rounding are not equal there.
+// are assigned to it now, also those that start elsewhere later. Sums are rounded as there, since sums that are equal
+// except for rounding are not equal there.
 func (e *mixed) match(jobs []*single) (first *single, kind int) {
 	jobs = inHashOrder(jobs)
 	type machine struct {
@@ -92,7 +92,8 @@ func inHashOrder(jobs []*single) []*single {
 	return jobs
 }
 
-// hungarian assigns rows to as many columns: the first columns have costs, all others cost 0. It returns the column of each row.
+// hungarian assigns rows to as many columns: the first columns have costs, all others cost 0. It returns the column of
+// each row.
 //
 // Where several assignments are best it is the one that the Hungarian method finds from these rows in this order: rows
 // take the first column that costs them no more than the cheapest cell of the column, and each row that is left over

@@ -58,7 +58,8 @@ func (e *mixed) alloxPlus() {
 	}
 }
 
-// srpt is sjf that first takes the machines of running jobs. The order is that of whole jobs, not of their remaining work.
+// srpt is sjf that first takes the machines of running jobs. The order is that of whole jobs, not of their remaining
+// work.
 func (e *mixed) srpt() {
 	had := map[*single]int{}
 	e.running = slices.DeleteFunc(e.running, func(j *single) bool {
@@ -77,8 +78,8 @@ func (e *mixed) srpt() {
 	}
 }
 
-// poorest repeatedly starts a job of the user with the least use, until no job can start. next returns which of a user's
-// jobs starts where; nil: none.
+// poorest repeatedly starts a job of the user with the least use, until no job can start. next returns which of a
+// user's jobs starts where; nil: none.
 func (e *mixed) poorest(has func(*owner) float64, next func(*owner) (*single, int)) {
 	for {
 		var best *owner
@@ -118,8 +119,8 @@ func (e *mixed) better(j *single) int {
 }
 
 // drf starts the shortest job of the user with the least dominant share, on the kind of machine that suits it. No other
-// user starts one while that kind is taken. Runs of parts are put in order like jobs: by how long they would take on the
-// kind that suits them.
+// user starts one while that kind is taken. Runs of parts are put in order like jobs: by how long they would take on
+// the kind that suits them.
 func (e *mixed) drf() {
 	for _, u := range e.owners {
 		u.sortRuns(func(r *single) float64 { return slices.Min(r.estimate[:]) })
@@ -229,9 +230,9 @@ func (e *mixed) equal() {
 	})
 }
 
-// allox starts jobs so that the mean completion time is minimal, of the users with the least use: of a share alpha of those
-// with waiting jobs, and of twice as many while none of their jobs can start. Until the time advances, a user without further
-// waiting jobs stays among these users, and users with equal use keep their order.
+// allox starts jobs so that the mean completion time is minimal, of the users with the least use: of a share alpha of
+// those with waiting jobs, and of twice as many while none of their jobs can start. Until the time advances, a user
+// without further waiting jobs stays among these users, and users with equal use keep their order.
 func (e *mixed) allox() {
 	var active []*owner
 	for share := e.alpha; e.has(onGPU) || e.has(onCPU); {

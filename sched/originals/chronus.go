@@ -8,9 +8,9 @@ import (
 	"star/sched"
 )
 
-// renting is a cluster under Chronus as in ElasticFlow's program, without a solver. It decides once a slot. A lease is prepared a slot
-// before it begins: the jobs that get it, by the table at that time, start at once, on GPUs of jobs that release them when the lease
-// begins. So for up to a slot more GPUs may be in use than exist.
+// renting is a cluster under Chronus as in ElasticFlow's program, without a solver. It decides once a slot. A lease is
+// prepared a slot before it begins: the jobs that get it, by the table at that time, start at once, on GPUs of jobs
+// that release them when the lease begins. So for up to a slot more GPUs may be in use than exist.
 type renting struct {
 	gpus int
 	now  float64 // s
@@ -116,9 +116,9 @@ func (p *renting) leases(j *rented) int {
 	return max(0, int(math.Ceil((j.estimate-done)/lease)))
 }
 
-// pack fills the table of leases from the next one on: jobs with most GPUs first, then those with the least slack, then those with the
-// latest deadline, each in the latest leases that suffice. A job that does not get enough keeps its leases. It returns the jobs with
-// the next lease, and those that lack leases.
+// pack fills the table of leases from the next one on: jobs with most GPUs first, then those with the least slack, then
+// those with the latest deadline, each in the latest leases that suffice. A job that does not get enough keeps its
+// leases. It returns the jobs with the next lease, and those that lack leases.
 func (p *renting) pack(jobs []*rented) (have, lack []*rented) {
 	first := p.next()
 	need := map[*rented]int{}
@@ -151,8 +151,9 @@ func (p *renting) pack(jobs []*rented) (have, lack []*rented) {
 	return have, lack
 }
 
-// admit processes new jobs. A job gets a promise of its leases if it gets enough, and all jobs with an earlier promise still do. Jobs
-// that arrived at the same time without a promise are in the table meanwhile, and take the leases that they can get of it.
+// admit processes new jobs. A job gets a promise of its leases if it gets enough, and all jobs with an earlier promise
+// still do. Jobs that arrived at the same time without a promise are in the table meanwhile, and take the leases that
+// they can get of it.
 func (p *renting) admit(come []*rented) {
 	var failed []*rented
 	for _, j := range come {
@@ -173,8 +174,8 @@ func (p *renting) promised() []*rented {
 	return slices.DeleteFunc(slices.Clone(p.jobs), func(j *rented) bool { return !j.promised })
 }
 
-// rent takes the GPUs of jobs after the end of their lease, and of those without one where a lease has begun since the last decision.
-// It gives the next lease where it begins before the next decision; a late job has all leases.
+// rent takes the GPUs of jobs after the end of their lease, and of those without one where a lease has begun since the
+// last decision. It gives the next lease where it begins before the next decision; a late job has all leases.
 func (p *renting) rent(was, slot float64) {
 	began := math.Floor(p.now/lease) > math.Floor(was/lease)
 	for _, j := range p.jobs {
@@ -200,8 +201,9 @@ func (p *renting) rent(was, slot float64) {
 	}
 }
 
-// lend gives GPUs that are left over to jobs without a promise: first those that can still meet their deadlines, the fewest GPU-seconds left first; then those with the least time
-// to spare by their estimate, times their GPUs, which is below nothing.
+// lend gives GPUs that are left over to jobs without a promise: first those that can still meet their deadlines, the
+// fewest GPU-seconds left first; then those with the least time to spare by their estimate, times their GPUs, which is
+// below nothing.
 func (p *renting) lend() {
 	free := p.gpus
 	var wait []*rented

@@ -7,7 +7,8 @@ import (
 	"star/sched"
 )
 
-// TestChronusProgram has Chronus of ElasticFlow's program by hand, on one node of 4 GPUs that is looked at every minute; a start of a job with 1 GPU costs half a second, one with 4 GPUs 1.5 s.
+// TestChronusProgram has Chronus of ElasticFlow's program by hand, on one node of 4 GPUs that is looked at every
+// minute; a start of a job with 1 GPU costs half a second, one with 4 GPUs 1.5 s.
 func TestChronusProgram(t *testing.T) {
 	type row struct {
 		job         sched.Job
@@ -20,9 +21,11 @@ func TestChronusProgram(t *testing.T) {
 		jobs []row
 	}{
 		{"a lease is prepared a slot ahead, and jobs end between looks", []row{
-			{sched.Job{GPUs: 1, Duration: 1000, Deadline: 2400}, 1140, 2140.5, 1140, 0}}}, // 5 leases before the 10th: of 1,100 s and what a start costs
+			// 5 leases before the 10th: of 1,100 s and what a start costs
+			{sched.Job{GPUs: 1, Duration: 1000, Deadline: 2400}, 1140, 2140.5, 1140, 0}}},
 		{"what is left is rounded up to leases, so that the second lease may not be needed", []row{
-			{sched.Job{GPUs: 1, Duration: 450, Deadline: 2400}, 1620, 1620 + 450 + 1 + 180, 1620 + 180, 1}}}, // 3 of 1/15 more than 2; 60 s are done before
+			// 3 of 1/15 more than 2; 60 s are done before
+			{sched.Job{GPUs: 1, Duration: 450, Deadline: 2400}, 1620, 1620 + 450 + 1 + 180, 1620 + 180, 1}}},
 		{"without a promise it runs at once, and starts again with each lease", []row{
 			{sched.Job{GPUs: 1, Duration: 300, Deadline: 10}, 0, 301, 0, 1}}},
 		{"who is not in time yields to who can be, and GPUs are used twice until the lease begins", []row{

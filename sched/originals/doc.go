@@ -1,5 +1,5 @@
-// Package originals follows the programs of published schedulers, including where they differ from their papers. Each job
-// starts and ends as in the program, where its results are published:
+// Package originals follows the programs of published schedulers, including where they differ from their papers. Each
+// job starts and ends as in the program, where its results are published:
 //
 //   - elasticflow: edf, edf-admission, ef, ef-admission, tiresias, gandiva, themis, chronus
 //   - muri: muri-s, muri-l, srtf, srsf, tiresias
@@ -14,6 +14,6 @@
 // Floating-point numbers are never fused: products are converted to float64 before they are added to something, so that
 // the results are the same on every processor.
 //
-// Sources: ElasticFlow (Gu et al., ASPLOS 2023), Muri (Zhao et al., SIGCOMM 2022), Lucid (Hu et al., ASPLOS 2023), AlloX
-// (Le et al., EuroSys 2020), and their programs.
+// Sources: ElasticFlow (Gu et al., ASPLOS 2023), Muri (Zhao et al., SIGCOMM 2022), Lucid (Hu et al., ASPLOS 2023),
+// AlloX (Le et al., EuroSys 2020), and their programs.
 package originals

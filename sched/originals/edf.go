@@ -144,8 +144,8 @@ func (d *deadlines) late(jobs []*elastic) *elastic {
 	return nil
 }
 
-// place places all jobs that have GPUs, in the current order, and computes their ends. Without admission GPUs are counted, not
-// placed.
+// place places all jobs that have GPUs, in the current order, and computes their ends. Without admission GPUs are
+// counted, not placed.
 func (d *deadlines) place() {
 	var run []*elastic
 	for _, j := range d.order {
@@ -164,8 +164,8 @@ func (d *deadlines) place() {
 	}
 }
 
-// assign finds GPUs for jobs in order: a job with a node's GPUs or more gets the first free nodes; a smaller one the node with exactly
-// as many free GPUs, else the partly free node with the most. False: a job does not fit.
+// assign finds GPUs for jobs in order: a job with a node's GPUs or more gets the first free nodes; a smaller one the
+// node with exactly as many free GPUs, else the partly free node with the most. False: a job does not fit.
 func (d *deadlines) assign(jobs []*elastic) bool {
 	free := slices.Repeat([]int{d.perNode}, d.nodes)
 	for _, j := range jobs {

@@ -236,8 +236,8 @@ func (e *elasticFlow) starts(j *elastic) {
 	e.running = append(e.running, j)
 }
 
-// spread assigns the remaining GPUs, a level at a time, to jobs without GPUs first, then to the job with the largest growth of the plan's
-// GPU-seconds per GPU. It leaves runnable in the order of the last gains, those of equal gain as
+// spread assigns the remaining GPUs, a level at a time, to jobs without GPUs first, then to the job with the largest
+// growth of the plan's GPU-seconds per GPU. It leaves runnable in the order of the last gains, those of equal gain as
 // they stood.
 func (e *elasticFlow) spread() {
 	free := e.gpus
@@ -299,8 +299,8 @@ func (e *elasticFlow) raise(j *elastic) timeline {
 	return e.rest
 }
 
-// forget marks the gains of jobs for recomputation if their raised plans used GPUs that are free in one timeline and not in the other.
-// The first step of a plan counts only by its end, not by its free GPUs.
+// forget marks the gains of jobs for recomputation if their raised plans used GPUs that are free in one timeline and
+// not in the other. The first step of a plan counts only by its end, not by its free GPUs.
 func (e *elasticFlow) forget(a, b timeline) {
 	changes := changes(a, b)
 	for _, j := range e.runnable {

@@ -12,11 +12,12 @@ import (
 // timeslice is how long jobs that take turns run, s (Gandiva, section 3).
 const timeslice = 60
 
-// turns is nodes that ElasticFlow's program gives to jobs with as many GPUs, as its results show. Nodes of a set belong together; as many of its first jobs run as have
-// room.
+// turns is nodes that ElasticFlow's program gives to jobs with as many GPUs, as its results show. Nodes of a set belong
+// together; as many of its first jobs run as have room.
 type turns struct {
-	jobs   []*served
-	filled float64 // GPUs of the jobs that were put into it since it was dealt to, as a share of its own: what leaves is not subtracted
+	jobs []*served
+	// GPUs of the jobs that were put into it since it was dealt to, as a share of its own: what leaves is not subtracted
+	filled float64
 }
 
 // turnwise is a cluster under Gandiva as ElasticFlow's program has it.
@@ -28,7 +29,8 @@ type turnwise struct {
 	sets      map[int][]*turns
 }
 
-// runGandiva simulates jobs under it. A round costs jobs the same as a start in ElasticFlow's program, until the last job arrives.
+// runGandiva simulates jobs under it. A round costs jobs the same as a start in ElasticFlow's program, until the last
+// job arrives.
 func runGandiva(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	slot := o.Slot
 	var due []*served
@@ -39,7 +41,9 @@ func runGandiva(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	}
 	e := &turnwise{Cluster: c, now: -slot, slot: slot, free: c.Nodes, sets: map[int][]*turns{}}
 	var waiting []*served // there is no set for them, and no free node
-	spare := false        // nodes were free in the last round, before the classes got their shares: else waiting jobs that need several nodes are skipped
+	// nodes were free in the last round, before the classes got their shares: else waiting jobs that need several nodes
+	// are skipped
+	spare := false
 	for len(due) > 0 || len(waiting) > 0 || len(e.sets) > 0 {
 		was := e.now
 		e.now += slot
@@ -88,7 +92,8 @@ func runGandiva(outs []*sched.Outcome, c sched.Cluster, o Options) {
 // nodesOf is the number of nodes in a set of jobs with size GPUs.
 func (e *turnwise) nodesOf(size int) int { return (size + e.GPUs - 1) / e.GPUs }
 
-// progress brings all jobs from an earlier time up to now. Jobs of a set change only where the round is at a full minute.
+// progress brings all jobs from an earlier time up to now. Jobs of a set change only where the round is at a full
+// minute.
 func (e *turnwise) progress(was float64) {
 	for _, size := range slices.Sorted(maps.Keys(e.sets)) {
 		sets := e.sets[size]
@@ -139,8 +144,9 @@ func (e *turnwise) part(size int) float64 { return float64(size) / float64(e.nod
 // fills reports whether one more job with size GPUs would fill a set, or the set is full.
 func (e *turnwise) fills(s *turns, size int) bool { return s.filled+e.part(size) > 1-1e-9 }
 
-// join puts a job into the emptiest set, or a new one if that is full, or the one behind it if there are no nodes for a new one. Of sets that are filled as much, that comes
-// first which was looked at longest ago: it goes behind them. False: there is no set, and no node for one.
+// join puts a job into the emptiest set, or a new one if that is full, or the one behind it if there are no nodes for a
+// new one. Of sets that are filled as much, that comes first which was looked at longest ago: it goes behind them.
+// False: there is no set, and no node for one.
 func (e *turnwise) join(j *served) bool {
 	sets, nodes := e.sets[j.GPUs], e.nodesOf(j.GPUs)
 	if len(sets) == 0 && e.free < nodes {
@@ -165,10 +171,11 @@ func (e *turnwise) join(j *served) bool {
 	return true
 }
 
-// share goes through the classes, those with the fewest GPUs first. Each is due what its jobs ask for, but no more than its share of all that is asked for. What it has
-// and what it is due differ by some number of its jobs, rounded up: as many sets go if it has too much. If it lacks whole GPUs, nothing is done while there are as many free
-// nodes as jobs that lack GPUs, but as many nodes are not for the classes after it; else, and always where a job needs several nodes, as many sets come as it lacks jobs, or
-// as there are nodes for, also if there are no nodes.
+// share goes through the classes, those with the fewest GPUs first. Each is due what its jobs ask for, but no more than
+// its share of all that is asked for. What it has and what it is due differ by some number of its jobs, rounded up: as
+// many sets go if it has too much. If it lacks whole GPUs, nothing is done while there are as many free nodes as jobs
+// that lack GPUs, but as many nodes are not for the classes after it; else, and always where a job needs several nodes,
+// as many sets come as it lacks jobs, or as there are nodes for, also if there are no nodes.
 func (e *turnwise) share() {
 	demand := 0
 	count := map[int]int{}
@@ -206,8 +213,8 @@ func (e *turnwise) shrink(size, n int) {
 	e.sets[size] = keep
 }
 
-// deal gives each job to the set that is the emptiest then. Those are sorted after each, and it stays before others that are filled as much, so the jobs of one row go to
-// the sets in the order opposite to that of the row before.
+// deal gives each job to the set that is the emptiest then. Those are sorted after each, and it stays before others
+// that are filled as much, so the jobs of one row go to the sets in the order opposite to that of the row before.
 func (e *turnwise) deal(size int, sets []*turns, jobs []*served) {
 	for _, j := range jobs {
 		emptiestFirst(sets)

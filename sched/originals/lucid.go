@@ -40,8 +40,8 @@ func newLucidCluster(c sched.Cluster) *lucidCluster {
 	return &lucidCluster{gpus: c.Nodes * c.GPUs, pool: newFreeGPUs(c), wake: math.Inf(1)}
 }
 
-// run simulates jobs, which are in order of submission, and calls decide when jobs have arrived or ended, or at wake. An end
-// is noticed late seconds after it.
+// run simulates jobs, which are in order of submission, and calls decide when jobs have arrived or ended, or at wake.
+// An end is noticed late seconds after it.
 func (v *lucidCluster) run(outs []*sched.Outcome, progress func(ended, jobs int), decide func()) {
 	due := make([]*lucidJob, len(outs))
 	for i, o := range outs {

@@ -120,8 +120,8 @@ func (l *colocation) lend() {
 	}
 }
 
-// lenders returns how many nodes each virtual cluster lends to the profiler, and which one lends another while it is short of
-// them: the ones in the program, or else the largest.
+// lenders returns how many nodes each virtual cluster lends to the profiler, and which one lends another while it is
+// short of them: the ones in the program, or else the largest.
 func lenders(clusters map[string]sched.Cluster) (lent map[string]int, more string) {
 	lent = map[string]int{}
 	nodes := 0
@@ -149,8 +149,9 @@ type profiled struct {
 	done       bool // the job was so short that it ended there
 }
 
-// runLucid simulates the jobs of all virtual clusters, in order of submission. Jobs in profiling run in their virtual cluster
-// meanwhile, and their wait for the profiler counts as waiting. Where no virtual cluster lends nodes there is no profiler.
+// runLucid simulates the jobs of all virtual clusters, in order of submission. Jobs in profiling run in their virtual
+// cluster meanwhile, and their wait for the profiler counts as waiting. Where no virtual cluster lends nodes there is
+// no profiler.
 func runLucid(outs []*sched.Outcome, clusters map[string]sched.Cluster, o Options) {
 	lent, lender := lenders(clusters)
 	var of map[*sched.Job]profiled
@@ -190,9 +191,9 @@ func runLucid(outs []*sched.Outcome, clusters map[string]sched.Cluster, o Option
 	}
 }
 
-// profile runs each small enough job for a while in a separate cluster, those with the fewest GPUs first, and returns those
-// that ended there. Scaled has the times at which that cluster had a node more, and less, alternating, if it can have one: it
-// gets one while more than ten jobs wait.
+// profile runs each small enough job for a while in a separate cluster, those with the fewest GPUs first, and returns
+// those that ended there. Scaled has the times at which that cluster had a node more, and less, alternating, if it can
+// have one: it gets one while more than ten jobs wait.
 func profile(
 	outs []*sched.Outcome, p *sched.Profile, c sched.Cluster, scales bool,
 ) (of map[*sched.Job]profiled, scaled []float64) {

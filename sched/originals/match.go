@@ -111,7 +111,8 @@ func (f *forest) setTop(x, b int) {
 	}
 }
 
-// side turns a blossom such that one of its children is an even number of edges after the base, and returns that number.
+// side turns a blossom such that one of its children is an even number of edges after the base, and returns that
+// number.
 func (f *forest) side(b, child int) int {
 	c := f.children[b]
 	i := 0

@@ -47,7 +47,8 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestMatchTies has several matchings of the same greatest weight: the order of the vertices decides which one is found.
+// TestMatchTies has several matchings of the same greatest weight: the order of the vertices decides which one is
+// found.
 func TestMatchTies(t *testing.T) {
 	for _, c := range []struct {
 		n     int

@@ -18,8 +18,8 @@ type MuriTime struct {
 	Duration  float64 // s
 }
 
-// MuriTimes reads a trace of Muri, as detected by workload.MuriTrace. The program orders jobs that never had GPUs by the
-// duration in the trace, which differs from iterations × iteration_time in the last digits.
+// MuriTimes reads a trace of Muri, as detected by workload.MuriTrace. The program orders jobs that never had GPUs by
+// the duration in the trace, which differs from iterations × iteration_time in the last digits.
 func MuriTimes(r io.Reader) (map[string]MuriTime, error) {
 	rows, err := csv.NewReader(r).ReadAll()
 	if err != nil {
@@ -339,7 +339,8 @@ func (m *muri) table(class []*crew) [][]float64 {
 	return table
 }
 
-// crews are all crews in the order in which they get GPUs. A crew is split if its jobs would be faster one after the other.
+// crews are all crews in the order in which they get GPUs. A crew is split if its jobs would be faster one after the
+// other.
 func (m *muri) crews(classes [][]*crew) (all []*crew) {
 	for _, class := range classes {
 		for _, c := range class {

@@ -63,8 +63,8 @@ func runLoners(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	}
 }
 
-// progress runs a job until a time. Each event costs each job the time of a restart, or the time since the last event if that
-// is less.
+// progress runs a job until a time. Each event costs each job the time of a restart, or the time since the last event
+// if that is less.
 func (m *loners) progress(j *lone, to float64) {
 	if !j.running {
 		return

@@ -32,8 +32,8 @@ func newNodes(count, inSwitch, gpus int) *nodes {
 // number is a node's number within its switch.
 func (n *nodes) number(node int) int { return node % n.inSwitch }
 
-// release frees a site. A node that becomes free is placed after the free ones with the same number or a lower one, as the program
-// sorts its list, stably, after each job.
+// release frees a site. A node that becomes free is placed after the free ones with the same number or a lower one, as
+// the program sorts its list, stably, after each job.
 func (n *nodes) release(s *site) {
 	for _, node := range s.nodes {
 		if n.used[node] -= s.gpus; n.used[node] == 0 {
@@ -51,8 +51,8 @@ func (n *nodes) take() int {
 	return node
 }
 
-// place assigns nodes to jobs: jobs of whole nodes first, then the others, the largest first, each on the node opened last or on the
-// next one.
+// place assigns nodes to jobs: jobs of whole nodes first, then the others, the largest first, each on the node opened
+// last or on the next one.
 func (n *nodes) place(jobs []*elastic) {
 	for _, j := range jobs {
 		if j.n < n.gpus {
@@ -102,8 +102,8 @@ func overhead(cluster int, g group, known, forgotten bool) float64 {
 	return base
 }
 
-// again returns the rounds, counted from 1, in which all groups are forgotten, so that each job restarts: every round with a number
-// minus one that is a multiple of a slot's seconds.
+// again returns the rounds, counted from 1, in which all groups are forgotten, so that each job restarts: every round
+// with a number minus one that is a multiple of a slot's seconds.
 func again(round int, slot float64) bool { return round > 1 && (round-1)%int(slot) == 0 }
 
 // groups are those that jobs have had.

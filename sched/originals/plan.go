@@ -96,8 +96,9 @@ type draft struct {
 	todo  float64  // iterations that are not planned yet
 }
 
-// plan plans a job on free GPUs, and returns what the plan leaves, not merged. With first > 0 the job has first GPUs now, and
-// free includes those of its earlier plan. The results are in the memory of steps and rest, and free is unchanged.
+// plan plans a job on free GPUs, and returns what the plan leaves, not merged. With first > 0 the job has first GPUs
+// now, and free includes those of its earlier plan. The results are in the memory of steps and rest, and free is
+// unchanged.
 func (p *planner) plan(w *work, free timeline, first int, steps, rest timeline) (plan, timeline) {
 	d := &draft{work: w, planner: p, due: p.align(w.deadline), free: free, rest: append(rest[:0], free...), steps: steps[:0], todo: w.left}
 	last := 0 // steps before this one begin before the deadline

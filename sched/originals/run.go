@@ -32,8 +32,8 @@ type Options struct {
 	Progress func(ended, jobs int)
 }
 
-// policy has what a policy needs to know of jobs, and how it simulates those of a virtual cluster: in order of submission, for
-// ofMachines in the order of the trace.
+// policy has what a policy needs to know of jobs, and how it simulates those of a virtual cluster: in order of
+// submission, for ofMachines in the order of the trace.
 type policy struct {
 	kind kind
 	run  func([]*sched.Outcome, sched.Cluster, Options)
@@ -263,8 +263,8 @@ func elasticJobs(outs []*sched.Outcome, c sched.Cluster, most func(*sched.Job) i
 	return jobs
 }
 
-// mostGPUs is the most GPUs that ElasticFlow's program gives to a job, where that differs from its throughputs. T4 is one of
-// its two kinds of GPUs.
+// mostGPUs is the most GPUs that ElasticFlow's program gives to a job, where that differs from its throughputs. T4 is
+// one of its two kinds of GPUs.
 func mostGPUs(j *sched.Job, t4 bool) int {
 	for _, m := range []struct {
 		model string

@@ -1,8 +1,8 @@
 package originals
 
-// runSort sorts as Java sorts lists, because AlloX's simulator is written in Java. The result of an order with cycles, such as one
-// that treats nearly equal values as equal, depends on which pairs are compared. Sorted runs are extended to at least half of
-// least by binary insertion, and merged; a list shorter than least is one run.
+// runSort sorts as Java sorts lists, because AlloX's simulator is written in Java. The result of an order with cycles,
+// such as one that treats nearly equal values as equal, depends on which pairs are compared. Sorted runs are extended
+// to at least half of least by binary insertion, and merged; a list shorter than least is one run.
 //
 // Source: T. Peters' description of Python's list sort, with the limits of Java's: there, least is 32, in Python 64.
 func runSort[T any](a []T, cmp func(a, b T) int, least int) {

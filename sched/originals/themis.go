@@ -20,10 +20,10 @@ type fairly struct {
 	runs      bool
 }
 
-// runThemis simulates jobs under it. Jobs change, and end, only at slots, which are counted from the first submission. The
-// duration of a job alone is its number of iterations, as seconds, each times the job's share when it was done, or now: the number
-// of all GPUs divided by the number of jobs, rounded up, divided by its GPUs, at most 1. The age of jobs is updated only when one
-// arrives or ends.
+// runThemis simulates jobs under it. Jobs change, and end, only at slots, which are counted from the first submission.
+// The duration of a job alone is its number of iterations, as seconds, each times the job's share when it was done, or
+// now: the number of all GPUs divided by the number of jobs, rounded up, divided by its GPUs, at most 1. The age of
+// jobs is updated only when one arrives or ends.
 func runThemis(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	slot, gpus := o.Slot, c.Nodes*c.GPUs
 	all := make([]*fairly, len(outs))

@@ -7,7 +7,8 @@ import (
 	"star/sched"
 )
 
-// TestThemisParts has three jobs for 4 GPUs under ElasticFlow's program: whole GPUs, 2 for each. A fourth one leaves 1 for each.
+// TestThemisParts has three jobs for 4 GPUs under ElasticFlow's program: whole GPUs, 2 for each. A fourth one leaves 1
+// for each.
 func TestThemisParts(t *testing.T) {
 	var jobs []*fairly
 	for _, gpus := range []int{1, 2, 4} {
@@ -24,8 +25,9 @@ func TestThemisParts(t *testing.T) {
 	}
 }
 
-// TestThemisProgram has Themis of ElasticFlow's program by hand: jobs of as many seconds, but not iterations. Jobs end at slots after the first submission. Who has few iterations is furthest from
-// fair, and runs until it has ended. One that is larger than the cluster is declined.
+// TestThemisProgram has Themis of ElasticFlow's program by hand: jobs of as many seconds, but not iterations. Jobs end
+// at slots after the first submission. Who has few iterations is furthest from fair, and runs until it has ended. One
+// that is larger than the cluster is declined.
 func TestThemisProgram(t *testing.T) {
 	jobs := []*sched.Job{
 		{ID: "few", Submit: 5, GPUs: 2, Duration: 100, Iterations: 10, Rates: []float64{0, .1}, Deadline: math.Inf(1)},

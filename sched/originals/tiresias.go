@@ -24,8 +24,9 @@ type served struct {
 // tiresiasLimits is where the three queues are split, GPU-seconds.
 var tiresiasLimits = []float64{3250, 7200}
 
-// attained is a cluster under Tiresias as ElasticFlow's program has it: three queues by GPU-seconds received, decisions at least a slot apart, and
-// a job that gets GPUs loses the seconds of setup. Jobs that have had enough are noticed at the next decision.
+// attained is a cluster under Tiresias as ElasticFlow's program has it: three queues by GPU-seconds received, decisions
+// at least a slot apart, and a job that gets GPUs loses the seconds of setup. Jobs that have had enough are noticed at
+// the next decision.
 type attained struct {
 	now    float64
 	slot   float64
@@ -68,8 +69,8 @@ func runTiresias(outs []*sched.Outcome, c sched.Cluster, o Options) {
 	}
 }
 
-// next is when a job ends or has had enough of its queue. The program divides the remainder until a limit by the GPUs after the
-// seconds received, not the GPU-seconds, so it checks jobs with several GPUs later than they pass the limit.
+// next is when a job ends or has had enough of its queue. The program divides the remainder until a limit by the GPUs
+// after the seconds received, not the GPU-seconds, so it checks jobs with several GPUs later than they pass the limit.
 func (e *attained) next() float64 {
 	at := math.Inf(1)
 	for level, q := range e.queues {
@@ -131,8 +132,8 @@ func (e *attained) demote() {
 	}
 }
 
-// serve gives the GPUs to the first jobs that fit, in the order of the queues. A running job is first in its queue from now on. What a job loses
-// delays its end from the next decision on where it starts, and at once where it runs.
+// serve gives the GPUs to the first jobs that fit, in the order of the queues. A running job is first in its queue from
+// now on. What a job loses delays its end from the next decision on where it starts, and at once where it runs.
 func (e *attained) serve() {
 	free := e.gpus
 	for _, q := range e.queues {

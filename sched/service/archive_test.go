@@ -44,8 +44,8 @@ func (c *counted) add(es ...live.Event) error {
 	return c.book.add(es...)
 }
 
-// Questions that come together are written down together and planned for once, and each is answered with its own job alone. What depends on
-// another one of them sees that done.
+// Questions that come together are written down together and planned for once, and each is answered with its own job
+// alone. What depends on another one of them sees that done.
 func TestTogether(t *testing.T) {
 	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: idle(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -101,7 +101,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// A job that has ended leaves the queue after a while and is in the archive, also after restarts, and when a service ended between the two.
+// A job that has ended leaves the queue after a while and is in the archive, also after restarts, and when a service
+// ended between the two.
 func TestArchive(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: idle(), Keep: time.Hour, Log: slog.New(slog.DiscardHandler)}
 	file := filepath.Join(o.Dir, archiveName)
@@ -180,7 +181,8 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// When the events of a queue are longer than the queue it takes their place, and a service that begins again has the same queue.
+// When the events of a queue are longer than the queue it takes their place, and a service that begins again has the
+// same queue.
 func TestCompact(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: idle(), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	s, err := Start(o)
@@ -279,7 +281,8 @@ func threeServices(t *testing.T, ctx context.Context, keep time.Duration) *counc
 	return c
 }
 
-// Several services have one archive, beside the jobs: who decides next knows which jobs have left the queue, and none is lost or twice.
+// Several services have one archive, beside the jobs: who decides next knows which jobs have left the queue, and none
+// is lost or twice.
 func TestPeersArchive(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer stop()

@@ -12,7 +12,8 @@ import (
 	"star/sched/live"
 )
 
-// A queue that was written while the clock was ahead goes on at once, with a warning: its begin, and its newest event, may be later than now.
+// A queue that was written while the clock was ahead goes on at once, with a warning: its begin, and its newest event,
+// may be later than now.
 func TestClockWasAhead(t *testing.T) {
 	for _, c := range []struct {
 		name   string

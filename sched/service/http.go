@@ -119,7 +119,8 @@ func (s *Service) together(first asking) {
 	for q, n := first, 1; ; n++ {
 		if q.do == nil && (q.path == "/submit" || q.path == "/cancel") {
 			e, err := s.wants(q.path, q.body)
-			if slices.ContainsFunc(events, func(o live.Event) bool { return o.Job == e.Job || o.Kind != e.Kind || err != nil }) { // the request depends on an earlier one
+			// the request depends on an earlier one
+			if slices.ContainsFunc(events, func(o live.Event) bool { return o.Job == e.Job || o.Kind != e.Kind || err != nil }) {
 				flush()
 				e, err = s.wants(q.path, q.body)
 			}

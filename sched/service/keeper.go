@@ -75,7 +75,8 @@ func Keep() {
 
 // keep runs a command, carries out orders for it, and records its exit code.
 func (p child) keep(args []string) int {
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // a shutdown signals the process, too; if ignored here, it would inherit that
+	// a shutdown signals the process, too; if ignored here, it would inherit that
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	lock := os.NewFile(3, p.file(".lock"))
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

@@ -97,7 +97,8 @@ func (v view) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sche
 		}
 		outs = append(outs, o)
 	}
-	slices.SortStableFunc(over, func(a, b web.ScheduleJob) int { return cmp.Compare(float64(b.Ended), float64(a.Ended)) }) // the newest first
+	// the newest first
+	slices.SortStableFunc(over, func(a, b web.ScheduleJob) int { return cmp.Compare(float64(b.Ended), float64(a.Ended)) })
 	for _, x := range over {
 		if x.State == string(live.Done) {
 			s.Ended.Add(x, mostListed)

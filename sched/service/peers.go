@@ -159,7 +159,8 @@ func (p *Peers) claim(o *Options) error {
 		return coded{fmt.Errorf("--jobs: %w", err), exitcode.Unwritable}
 	}
 	var owners []string
-	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) { // another service may be about to write it
+	// another service may be about to write it
+	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) {
 		text, err := os.ReadFile(name)
 		if err == nil {
 			err = json.Unmarshal(text, &owners)

@@ -38,7 +38,8 @@ func (a *agreed) Add(more []byte) error {
 func (a *agreed) Held() bool  { return !a.lost }
 func (a *agreed) Hold() error { return errors.New("lost") }
 
-// Whoever decides next makes the queue that there was of what was agreed on, which does not grow with what has happened to its jobs.
+// Whoever decides next makes the queue that there was of what was agreed on, which does not grow with what has happened
+// to its jobs.
 func TestAgreedBook(t *testing.T) {
 	began := time.Unix(1e9, 0).UTC()
 	hosts := []*live.Host{{Name: "h", Slots: 2}}

@@ -97,7 +97,8 @@ func TestFullDisk(t *testing.T) {
 // A job whose coordinator cannot listen anywhere waits, and who asks is told why.
 func TestNowhereToListen(t *testing.T) {
 	var said strings.Builder
-	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1}}, Address: "240.0.0.7", Log: slog.New(slog.NewTextHandler(&said, nil))}) // of no machine: RFC 1112, section 4
+	// of no machine: RFC 1112, section 4
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1}}, Address: "240.0.0.7", Log: slog.New(slog.NewTextHandler(&said, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +227,8 @@ func TestTookByTheLog(t *testing.T) {
 	j := s.q.Job("a")
 	log := logOf(t, s, j)
 	write := func(at float64, e runlog.Entry) { log.Write(time.Duration(at*float64(time.Second)), e) }
-	write(0, runlog.Start{Format: runlog.MaxFormat, Program: "star", Time: s.began.Add(101 * time.Second), Job: "a"}) // a second after it was begun
+	// a second after it was begun
+	write(0, runlog.Start{Format: runlog.MaxFormat, Program: "star", Time: s.began.Add(101 * time.Second), Job: "a"})
 	write(1, runlog.Join{})
 	write(1, runlog.Train{Workers: 2, Plan: "ssgd"})
 	for i := range 3 {
@@ -301,8 +303,8 @@ func logOf(t *testing.T, s *Service, j *live.Job) *runlog.Writer {
 	return runlog.NewWriter(f)
 }
 
-// A host is avoided while a worker there is clearly slow for a cause that is known, however many say so at once and whatever else is said of others there; and also if that
-// was said while no service was there.
+// A host is avoided while a worker there is clearly slow for a cause that is known, however many say so at once and
+// whatever else is said of others there; and also if that was said while no service was there.
 func TestVerdicts(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 3}}, Log: slog.New(slog.DiscardHandler)}
 	s, err := Start(o)
@@ -355,7 +357,8 @@ func TestVerdicts(t *testing.T) {
 		{[]runlog.Verdict{verdict(0, "slow", 3, "unknown"), verdict(1, "slow", 1.04, "compute")}, 0, ""},
 		{[]runlog.Verdict{verdict(0, "recovered", 3, "unknown"), verdict(1, "recovered", 1, "compute")}, 0, ""},
 		{[]runlog.Verdict{verdict(0, "slow", 2, "compute"), verdict(1, "slow", 1.5, "data")}, 1, "worker 0 of a: 2.0x slow (compute)"},
-		{[]runlog.Verdict{verdict(0, "recovered", 2, "compute")}, 1, "worker 0 of a: 2.0x slow (compute)"}, // the other one is slow still
+		// the other one is slow still
+		{[]runlog.Verdict{verdict(0, "recovered", 2, "compute")}, 1, "worker 0 of a: 2.0x slow (compute)"},
 		{[]runlog.Verdict{verdict(0, "slow", 1.9, "unknown"), verdict(0, "recovered", 1.9, "unknown")}, 1, "worker 0 of a: 2.0x slow (compute)"},
 		{[]runlog.Verdict{verdict(0, "slow", 2, "compute"), verdict(0, "recovered", 2, "compute"), verdict(1, "recovered", 1.5, "data"), verdict(0, "slow", 4, "compute"), verdict(0, "recovered", 4, "compute")}, 2, ""},
 		{[]runlog.Verdict{verdict(1, "slow", 3, "unknown"), verdict(1, "changed", 3, "steal")}, 3, "worker 1 of a: 3.0x slow (steal)"},
@@ -385,7 +388,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// Whoever cancels a job that nobody has submitted may have mistyped its name, and is told so by another exit code than whoever cancels one that is over.
+// Whoever cancels a job that nobody has submitted may have mistyped its name, and is told so by another exit code than
+// whoever cancels one that is over.
 func TestCancel(t *testing.T) {
 	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1, Away: 1e18}}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -408,7 +412,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// A worker that does not take part is named to who asks, with the last that it has said; one that does, or has just been started, is not.
+// A worker that does not take part is named to who asks, with the last that it has said; one that does, or has just
+// been started, is not.
 func TestWhoDoesNotTakePart(t *testing.T) {
 	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 2}}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -456,7 +461,8 @@ func TestWhoDoesNotTakePart(t *testing.T) {
 	says(60, "first come")
 }
 
-// A worker that ends well before its job does has not failed, and its host is as good as before: others go there at once. One that fails, or whose job goes on without it, has.
+// A worker that ends well before its job does has not failed, and its host is as good as before: others go there at
+// once. One that fails, or whose job goes on without it, has.
 func TestWorkerEndsFirst(t *testing.T) {
 	for _, c := range []struct {
 		code int
@@ -490,7 +496,8 @@ func TestWorkerEndsFirst(t *testing.T) {
 	}
 }
 
-// A service asks the cluster of its hosts again and again which of them it gives to nobody, and takes what it knew to be so still when there is no answer.
+// A service asks the cluster of its hosts again and again which of them it gives to nobody, and takes what it knew to
+// be so still when there is no answer.
 func TestClosed(t *testing.T) {
 	defer func(was time.Duration) { askEvery = was }(askEvery)
 	askEvery = time.Millisecond
@@ -578,7 +585,8 @@ func TestReason(t *testing.T) {
 	}
 }
 
-// A job that star ctl has stopped before its last sample is stopped, and has met no deadline; one that was stopped after it, or that ends early by itself, is done.
+// A job that star ctl has stopped before its last sample is stopped, and has met no deadline; one that was stopped
+// after it, or that ends early by itself, is done.
 func TestStoppedIsNotDone(t *testing.T) {
 	for _, c := range []struct {
 		samples int64

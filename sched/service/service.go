@@ -516,7 +516,8 @@ func (s *Service) lookAt(j *live.Job, m *live.Member) {
 	p := s.worker(j, m.ID)
 	if p.alive() {
 		most := mostLeave
-		if j.State != live.Running && j.State != live.Stopping { // its job is over: it ends by itself, unless it joined too late for that
+		// its job is over: it ends by itself, unless it joined too late for that
+		if j.State != live.Running && j.State != live.Stopping {
 			if since, ok := s.missed[p]; !ok {
 				s.missed[p] = time.Now()
 			} else if most = 2 * lingers; time.Since(since) > lingers {

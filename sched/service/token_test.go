@@ -51,8 +51,8 @@ func TestMadeSecret(t *testing.T) {
 	}
 }
 
-// Without STAR_TOKEN several services have a secret of their own: a caller that knows the group's name alone is refused, and a
-// service that asks with the secret is answered.
+// Without STAR_TOKEN several services have a secret of their own: a caller that knows the group's name alone is
+// refused, and a service that asks with the secret is answered.
 func TestPeersHaveASecret(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
@@ -101,7 +101,8 @@ func alone(t *testing.T) *Service {
 	return s
 }
 
-// Each job has a token of its own, which all of its processes get, whatever its settings say; what the service has is not in their environment.
+// Each job has a token of its own, which all of its processes get, whatever its settings say; what the service has is
+// not in their environment.
 func TestJobsHaveTokens(t *testing.T) {
 	s := alone(t)
 	var tokens []string

@@ -48,7 +48,8 @@ type like struct {
 //     uniform in the logarithm; 83 % of the jobs have one GPU; 3, 3, 10 and 1 % have 2, 4, 8 and 16. With Rates all models
 //     that run on up to 16 are equally likely, whatever the GPUs. Source: Gu et al., ElasticFlow, ASPLOS 2023, the
 //     generator of its simulator; TestGenerateElasticFlow compares all 1,800 jobs of five of its traces.
-//   - helios: 1.58 million GPU jobs in six months, durations with median 206 s and mean 6,652 s, at most 50 days; 3.72 GPUs
+//   - helios: 1.58 million GPU jobs in six months, durations with median 206 s and mean 6,652 s, at most 50 days; 3.72
+//     GPUs
 //     on average, and more than half of the jobs have one. Source: Hu et al., Characterization and Prediction of Deep
 //     Learning Workloads, SC 2021. Assumed: the fractions of 2, 4, … 64 GPUs (there are jobs with up to 2,048), which give
 //     that average.

@@ -28,8 +28,8 @@ func generate(t *testing.T, g GenerateOptions) []*sched.Job {
 	return jobs
 }
 
-// TestGenerateElasticFlow makes five traces of ElasticFlow's generator again: submission, duration, GPUs, model, batch size, iterations, deadline and best effort of all
-// 1,800 jobs.
+// TestGenerateElasticFlow makes five traces of ElasticFlow's generator again: submission, duration, GPUs, model, batch
+// size, iterations, deadline and best effort of all 1,800 jobs.
 func TestGenerateElasticFlow(t *testing.T) {
 	dir := filepath.Join(reference(t), "elasticflow")
 	for trace, g := range map[string]GenerateOptions{
@@ -59,7 +59,8 @@ func TestGenerateElasticFlow(t *testing.T) {
 	}
 }
 
-// TestGenerateModels counts models: where jobs have up to 16 GPUs those that run on 16 are equally likely, whatever a job's own; all are if none does.
+// TestGenerateModels counts models: where jobs have up to 16 GPUs those that run on 16 are equally likely, whatever a
+// job's own; all are if none does.
 func TestGenerateModels(t *testing.T) {
 	ths := Throughputs{}
 	if err := ths.Read("net.csv", strings.NewReader("global_batch_size,1,2,4,8,16\n64,1,2,3,4,5\n128,1,2,3,4,5\n256,1,2,3,4,0\n8,1,2,3,4,5\n")); err != nil {
@@ -122,7 +123,8 @@ func TestGenerate(t *testing.T) {
 	n := float64(len(jobs))
 	for what, pair := range map[string][2]float64{
 		"long": {long / n, .2}, "without deadline": {effort / n, .25}, "one GPU": {gpus[1] / n, .83}, "two": {gpus[2] / n, .03}, "four": {gpus[4] / n, .03},
-		"eight": {gpus[8] / n, .11}, "apart": {jobs[len(jobs)-1].Submit / n, 60}, "slack": {most, 3}, "batch 4": {batches[4] / n, .89 / 3}, // no model runs on 16
+		// no model runs on 16
+		"eight": {gpus[8] / n, .11}, "apart": {jobs[len(jobs)-1].Submit / n, 60}, "slack": {most, 3}, "batch 4": {batches[4] / n, .89 / 3},
 	} {
 		if math.Abs(pair[0]-pair[1]) > .1*pair[1] {
 			t.Errorf("%s: %v, want %v", what, pair[0], pair[1])
@@ -149,7 +151,8 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// TestGenerateLike compares many jobs with what the studies say of Helios and Philly (Hu et al., SC 2021; Jeon et al., ATC 2019).
+// TestGenerateLike compares many jobs with what the studies say of Helios and Philly (Hu et al., SC 2021; Jeon et al.,
+// ATC 2019).
 func TestGenerateLike(t *testing.T) {
 	for like, want := range map[string]struct{ mean, median, gpus, one, every, week float64 }{
 		"helios": {6652, 206, 3.72, .5, 10, 0}, "philly": {28329, 780, 1.75, .8, 70, .005},

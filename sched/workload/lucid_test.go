@@ -10,7 +10,8 @@ import (
 	"star/sched"
 )
 
-// TestLucidColumns reads what jobs of Lucid have beside their times. A priority below zero is 1000 s, as in its program; 0 is none.
+// TestLucidColumns reads what jobs of Lucid have beside their times. A priority below zero is 1000 s, as in its
+// program; 0 is none.
 func TestLucidColumns(t *testing.T) {
 	jobs, err := LucidTrace(strings.NewReader("job_id,user,vc,gpu_num,submit_time,duration,model,dataset,batchsize,amp,gmem,sharescore,ebm_priority,lgb_priority\n" +
 		"1,u,a,2,10,50,m,d,8,1,100.25,2,-1,-7\n2,,b,1,11,60,m,d,4,0,0,0,0,5\n"))

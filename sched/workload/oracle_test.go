@@ -13,7 +13,8 @@ import (
 	"star/sched"
 )
 
-// reference is the folder of published inputs and of what the originals made of them: STAR_DATA, or a folder shared/data beside the repository or above it.
+// reference is the folder of published inputs and of what the originals made of them: STAR_DATA, or a folder
+// shared/data beside the repository or above it.
 func reference(t testing.TB) string {
 	t.Helper()
 	dirs := []string{os.Getenv("STAR_DATA")}
@@ -107,8 +108,8 @@ func tables(t testing.TB, dir, gpu string) Throughputs {
 	return ths
 }
 
-// TestChronusOracle compares how many jobs meet their deadlines under Chronus with what ElasticFlow's program made of them under its
-// own, which is another policy: the numbers are how many do, and how many have the same outcome there.
+// TestChronusOracle compares how many jobs meet their deadlines under Chronus with what ElasticFlow's program made of
+// them under its own, which is another policy: the numbers are how many do, and how many have the same outcome there.
 func TestChronusOracle(t *testing.T) {
 	dir := filepath.Join(reference(t), "elasticflow")
 	for _, figure := range []struct {

@@ -11,7 +11,8 @@ import (
 	"star/sched"
 )
 
-// TestOutcomes writes a job that ended in time, one that was late, one that is not done, one that never began and one that was declined, and reads them again.
+// TestOutcomes writes a job that ended in time, one that was late, one that is not done, one that never began and one
+// that was declined, and reads them again.
 func TestOutcomes(t *testing.T) {
 	nan := math.NaN()
 	out := []sched.Outcome{
@@ -66,7 +67,8 @@ func TestOutcomesWrong(t *testing.T) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	got, err := ReadOutcomes(strings.NewReader(head + "a,5,7,9,false,true,p\na,5,7,9,false,true,q\n")) // of each policy once
+	// of each policy once
+	got, err := ReadOutcomes(strings.NewReader(head + "a,5,7,9,false,true,p\na,5,7,9,false,true,q\n"))
 	if err != nil || len(got) != 2 {
 		t.Errorf("%+v, %v", got, err)
 	}

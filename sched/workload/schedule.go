@@ -139,7 +139,8 @@ func WriteSchedule(w io.Writer, title string, gpus int, out []sched.Outcome) err
 <style>svg{background:#fff;color:#222}@media(prefers-color-scheme:dark){svg{background:#161616;color:#ddd}}text{fill:currentColor}rect:hover{stroke:currentColor}.axis{stroke:currentColor;opacity:.35}</style>
 <text x="%.0f" y="22" font-size="16">%s</text>
 `, left+width+30, top+height+50, left, escape(title))
-	step := math.Pow(10, math.Ceil(math.Log10(max(last-first, 1)/3600/12))) // hours between marks; at most twelve marks: 1, 2, 5, 10 …
+	// hours between marks; at most twelve marks: 1, 2, 5, 10 …
+	step := math.Pow(10, math.Ceil(math.Log10(max(last-first, 1)/3600/12)))
 	for _, part := range []float64{5, 2} {
 		if (last-first)/3600/step*part <= 12 {
 			step /= part

@@ -12,7 +12,8 @@ import (
 	"star/sched"
 )
 
-// TestWriteSchedule: at no time two jobs have the same row, a job has as many rows as GPUs, and the picture is XML with a rectangle or more for each time.
+// TestWriteSchedule: at no time two jobs have the same row, a job has as many rows as GPUs, and the picture is XML with
+// a rectangle or more for each time.
 func TestWriteSchedule(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var jobs []*sched.Job
@@ -75,7 +76,8 @@ func TestWriteSchedule(t *testing.T) {
 	}
 }
 
-// TestScheduleOfMany: what is left out are rectangles beyond what a picture has, not rows: a job with many GPUs, or parts of them, is one rectangle.
+// TestScheduleOfMany: what is left out are rectangles beyond what a picture has, not rows: a job with many GPUs, or
+// parts of them, is one rectangle.
 func TestScheduleOfMany(t *testing.T) {
 	jobs := []*sched.Job{{ID: "a", GPUs: 512, Deadline: math.Inf(1)}}
 	for _, c := range []struct {

@@ -76,7 +76,8 @@ func TestImportKeepsAll(t *testing.T) {
 	}
 }
 
-// FuzzTrace has what is read of any format, without an error, be the same when it was written in our own and read again.
+// FuzzTrace has what is read of any format, without an error, be the same when it was written in our own and read
+// again.
 func FuzzTrace(f *testing.F) {
 	names := slices.Sorted(maps.Keys(small))
 	for i, name := range names {
@@ -151,7 +152,8 @@ func TestUserAlone(t *testing.T) {
 	}
 }
 
-// TestFormatOf has the beginning of each format, and of none. Helios and Lucid may have the same columns, and have other times.
+// TestFormatOf has the beginning of each format, and of none. Helios and Lucid may have the same columns, and have
+// other times.
 func TestFormatOf(t *testing.T) {
 	for line, want := range map[string]string{
 		"job_id,submit,gpus,duration": "star",

@@ -28,7 +28,8 @@ func recorded(t testing.TB) (flights []*Flight) {
 	return flights
 }
 
-// What PyTorch 2.15 recorded of a job whose rank 1 slept 60 ms more in each step from step 20 on. It does not say how long collectives took.
+// What PyTorch 2.15 recorded of a job whose rank 1 slept 60 ms more in each step from step 20 on. It does not say how
+// long collectives took.
 func TestFlightOfPyTorch(t *testing.T) {
 	flights := recorded(t)
 	profiles, notices, err := FlightProfiles(flights)
@@ -36,7 +37,8 @@ func TestFlightOfPyTorch(t *testing.T) {
 		t.Fatalf("%d profiles, %q, %v", len(profiles), notices, err)
 	}
 	for r, p := range profiles {
-		// The first step has no beginning, its successor's collectives are others, and after step 40 and 80 there is one more.
+		// The first step has no beginning, its successor's collectives are others, and after step 40 and 80 there is one
+		// more.
 		if p.Rank != r || p.World != 3 || len(p.Steps) != 96 {
 			t.Errorf("rank %d of %d, %d steps, in place %d", p.Rank, p.World, len(p.Steps), r)
 		}
@@ -54,8 +56,8 @@ func TestFlightOfPyTorch(t *testing.T) {
 	}
 }
 
-// flights makes records of three ranks as JSON: 20 steps of two collectives, of which the second is waited for. Rank 1 computes 60 ms, others 20 ms; an exchange
-// takes 2 ms.
+// flights makes records of three ranks as JSON: 20 steps of two collectives, of which the second is waited for. Rank 1
+// computes 60 ms, others 20 ms; an exchange takes 2 ms.
 func flights(t *testing.T, backend string, ended, timed bool) []*Flight {
 	t.Helper()
 	var out []*Flight
@@ -74,7 +76,8 @@ func flights(t *testing.T, backend string, ended, timed bool) []*Flight {
 					e += fmt.Sprintf(`,"time_discovered_completed_ns":%.0f`, last+2e6)
 				}
 				if timed {
-					e += fmt.Sprintf(`,"duration_ms":%f`, (last+2e6-mine)/1e6-28*float64(k)*float64((r+1)%2)) // of the second one nothing is waited for before the first has ended
+					// of the second one nothing is waited for before the first has ended
+					e += fmt.Sprintf(`,"duration_ms":%f`, (last+2e6-mine)/1e6-28*float64(k)*float64((r+1)%2))
 				}
 				entries = append(entries, e+"}")
 			}
@@ -103,7 +106,8 @@ func TestFlightProfiles(t *testing.T) {
 		{"gloo", true, false, [3]float64{20, 58, 20}, false},  // who asks next only after an end may have waited for it
 		{"gloo", false, false, [3]float64{22, 62, 22}, false}, // the exchange is not known
 		{"nccl", true, false, [3]float64{22, 62, 22}, false},  // ends are only noticed: they do not count
-		{"nccl", true, true, [3]float64{30, 62, 30}, true},    // the first collective's waiting counts as well; the exchange is not known
+		// the first collective's waiting counts as well; the exchange is not known
+		{"nccl", true, true, [3]float64{30, 62, 30}, true},
 	} {
 		profiles, notices, err := FlightProfiles(flights(t, x.backend, x.ended, x.timed))
 		if err != nil {

@@ -118,7 +118,8 @@ func (u *unpickler) do(op byte) error {
 		return u.push(v)
 	case ']', '}', ')': // EMPTY_LIST, EMPTY_DICT, EMPTY_TUPLE
 		return u.push(map[byte]func() any{']': func() any { return new(list) }, '}': func() any { return dict{} }, ')': func() any { return tuple(nil) }}[op]())
-	case 't', 'l', 'd', 'e', 'u', 'a', 's', 0x85, 0x86, 0x87: // TUPLE, LIST, DICT, APPENDS, SETITEMS, APPEND, SETITEM, TUPLE1, TUPLE2, TUPLE3
+	// TUPLE, LIST, DICT, APPENDS, SETITEMS, APPEND, SETITEM, TUPLE1, TUPLE2, TUPLE3
+	case 't', 'l', 'd', 'e', 'u', 'a', 's', 0x85, 0x86, 0x87:
 		return u.gather(op)
 	case 'q', 'r', 'p', 0x94, 'h', 'j', 'g': // BINPUT, LONG_BINPUT, PUT, MEMOIZE, BINGET, LONG_BINGET, GET
 		return u.remember(op)

@@ -820,8 +820,8 @@ func sumOf(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// Buffers go out with the types that the layout says, each at a multiple of its element, and numpy reads them; they come back in from that file, and from one of
-// another checkpoint of the model that has float32 for all of them.
+// Buffers go out with the types that the layout says, each at a multiple of its element, and numpy reads them; they
+// come back in from that file, and from one of another checkpoint of the model that has float32 for all of them.
 func TestTypedBuffers(t *testing.T) {
 	layout := []TensorSpec{{Name: "w", Shape: []int{3}}}
 	buffers := []TensorSpec{
@@ -952,7 +952,8 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// A file of a model that a wrapper of PyTorch holds is one of the model, and the other way round; two tensors that only the wrapper's part tells apart are not guessed.
+// A file of a model that a wrapper of PyTorch holds is one of the model, and the other way round; two tensors that only
+// the wrapper's part tells apart are not guessed.
 func TestImportOfWrapped(t *testing.T) {
 	file := func(names ...string) string {
 		var ts []Tensor

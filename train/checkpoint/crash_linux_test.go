@@ -55,7 +55,8 @@ func (f *killingFile) Write(b []byte) (n int, err error) {
 }
 func (f *killingFile) Sync() error { return f.d.at(f.file.Sync) }
 
-// kill -9 at every write point of a save of three shards, in a process of its own: a whole checkpoint is there afterwards, and the next try goes through.
+// kill -9 at every write point of a save of three shards, in a process of its own: a whole checkpoint is there
+// afterwards, and the next try goes through.
 func TestKillAtEveryStep(t *testing.T) {
 	if at, err := strconv.Atoi(os.Getenv(killAt)); err == nil {
 		d := &killing{crashing{left: at, unsynced: map[string]bool{}}}

@@ -216,7 +216,8 @@ func TestCrashWhileRemoving(t *testing.T) {
 			}
 			return
 		}
-		if e := Keep(root, 1, Manifest{Job: "job", Generation: 1}); e != nil { // the next one removes the rest, or, as it is newer than what is complete, leaves it
+		// the next one removes the rest, or, as it is newer than what is complete, leaves it
+		if e := Keep(root, 1, Manifest{Job: "job", Generation: 1}); e != nil {
 			t.Error(e)
 		}
 		if e := (local{quick{}}).remove(dir); e != nil {

@@ -88,8 +88,8 @@ func (f *fullFile) Close() error {
 	return err
 }
 
-// Wherever the disk is full in a save of three shards, the save says so, the checkpoint before it is whole, what was written of this one goes away, and the
-// next try succeeds when there is room.
+// Wherever the disk is full in a save of three shards, the save says so, the checkpoint before it is whole, what was
+// written of this one goes away, and the next try succeeds when there is room.
 func TestFullAtEveryStep(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		for at := 1; ; at++ {

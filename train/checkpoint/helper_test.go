@@ -21,7 +21,8 @@ import (
 // killAt is set in processes that are to kill themselves (TestKillAtEveryStep).
 const killAt = "STAR_TEST_KILL_AT"
 
-// TestMain lets the test binary be a helper for addresses like dir:///folder; cmd/star-bucket has the real one, and tests of it on S3.
+// TestMain lets the test binary be a helper for addresses like dir:///folder; cmd/star-bucket has the real one, and
+// tests of it on S3.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == HelperName {
 		os.Exit(fakeHelper(os.Args[1:]))

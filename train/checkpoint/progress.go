@@ -11,7 +11,8 @@ type Data struct {
 
 // Extra is what there is to know of the sample stream beside the cursor.
 type Extra struct {
-	Redo []Span `json:"redo,omitempty"` // in order: pieces behind the cursor that are in no update, and are to be done again
+	// in order: pieces behind the cursor that are in no update, and are to be done again
+	Redo []Span `json:"redo,omitempty"`
 }
 
 // Span is a piece of the sample stream.

@@ -57,7 +57,8 @@ func openCSV(sp *spec) (trainPart, testPart Dataset, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		if t.numbers && (len(tables) == 0 && t.misplaced() || len(tables) > 0 && tables[0].named) { // files of one data set are made alike
+		// files of one data set are made alike
+		if t.numbers && (len(tables) == 0 && t.misplaced() || len(tables) > 0 && tables[0].named) {
 			t.dropFirst()
 		}
 		if len(t.labels) == 0 {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Specifications of the same data are of one kind, whatever the path and the order, and however much of it is a default.
+// Specifications of the same data are of one kind, whatever the path and the order, and however much of it is a
+// default.
 func TestKind(t *testing.T) {
 	for _, c := range []struct{ a, b string }{
 		{"digits", "digits:seed=1,test=2000,n=12000"},

@@ -87,7 +87,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// The text has its length, its windows do not overlap, and short words and letters can be learned: some characters are much more frequent.
+// The text has its length, its windows do not overlap, and short words and letters can be learned: some characters are
+// much more frequent.
 func TestBabble(t *testing.T) {
 	trainPart, testPart := open(t, "babble:n=20000,window=32")
 	if a, b := trainPart.Len(), testPart.Len(); a != (18000-1)/32 || b != (2000-1)/32 {

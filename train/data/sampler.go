@@ -15,7 +15,8 @@ import (
 // again until it falls inside, which takes less than two passes on average.
 //
 // References:
-//   - J. Black, P. Rogaway: Ciphers with Arbitrary Finite Domains. CT-RSA 2002, sections 4 (cycle walking) and 5 (Feistel).
+//   - J. Black, P. Rogaway: Ciphers with Arbitrary Finite Domains. CT-RSA 2002, sections 4 (cycle walking) and 5
+//     (Feistel).
 //   - G. Steele, D. Lea, C. Flood: Fast Splittable Pseudorandom Number Generators. OOPSLA 2014 (the mixing function).
 //
 // It is as good as a shuffle for training, and no cipher.

@@ -235,7 +235,8 @@ func TestAttentionAgainstReference(t *testing.T) {
 func referenceFeedForward(x, w1, b1, w2, b2 []float64, rows, width, inner int) []float64 {
 	a := referenceAffine(x, w1, b1, rows, inner, width)
 	for i, v := range a {
-		a[i] = v * 0.5 * (1 + math.Erf(v/math.Sqrt2)) // D. Hendrycks, K. Gimpel: Gaussian Error Linear Units. arXiv 1606.08415
+		// D. Hendrycks, K. Gimpel: Gaussian Error Linear Units. arXiv 1606.08415
+		a[i] = v * 0.5 * (1 + math.Erf(v/math.Sqrt2))
 	}
 	return referenceAffine(a, w2, b2, rows, width, inner)
 }

@@ -125,8 +125,10 @@ func TestSizes(t *testing.T) {
 	}{
 		{Spec{Name: "softmax", Input: mnist}, 7850},
 		{Spec{Name: "mlp", Input: mnist}, 784*256 + 256 + 256*128 + 128 + 1290},
-		{Spec{Name: "lenet", Input: mnist}, 61706},                                                        // LeCun et al.: 60k
-		{Spec{Name: "resnet20", Input: cifar}, 269722},                                                    // He et al., table 6: 0.27M
+		// LeCun et al.: 60k
+		{Spec{Name: "lenet", Input: mnist}, 61706},
+		// He et al., table 6: 0.27M
+		{Spec{Name: "resnet20", Input: cifar}, 269722},
 		{Spec{Name: "resnet32", Input: cifar}, 464154},                                                    // 0.46M
 		{Spec{Name: "resnet56", Input: cifar}, 853018},                                                    // 0.85M
 		{Spec{Name: "resnet20", Input: cifar, Settings: map[string]string{"projection": "true"}}, 272474}, // torch

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Parameters in groups move as if each group had an optimiser of its own, however the step is cut and whichever part of the vector it is for.
+// Parameters in groups move as if each group had an optimiser of its own, however the step is cut and whichever part of
+// the vector it is for.
 func TestGroups(t *testing.T) {
 	const n = 40
 	groups := []Group{{3, 11, 0.5, 0.1}, {11, 12, 2, 0}, {20, 40, 0, 0.3}}

@@ -34,8 +34,8 @@ func Of(k wire.Kind) wire.Message {
 	panic(fmt.Sprintf("transporttest: %v is not among Messages", k))
 }
 
-// Fill sets fields of a message by their names, also inside structs and in lists, which get one element. It skips a value
-// that a field of that name cannot hold.
+// Fill sets fields of a message by their names, also inside structs and in lists, which get one element. It skips a
+// value that a field of that name cannot hold.
 func Fill(m wire.Message, fields map[string]any) wire.Message {
 	v := reflect.New(reflect.TypeOf(m)).Elem()
 	v.Set(reflect.ValueOf(m))
@@ -63,7 +63,8 @@ func fill(v reflect.Value, fields map[string]any) {
 }
 
 // Absurd yields copies of a message in which one field has an implausible value: the smallest or largest value of its
-// type, zero, a finite number far from any real one, or a number that is not finite. The name has the field and the value.
+// type, zero, a finite number far from any real one, or a number that is not finite. The name has the field and the
+// value.
 func Absurd(m wire.Message) iter.Seq2[string, wire.Message] {
 	return func(yield func(string, wire.Message) bool) {
 		v := reflect.New(reflect.TypeOf(m)).Elem()

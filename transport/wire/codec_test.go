@@ -214,8 +214,8 @@ func TestMoreFieldsAreSkipped(t *testing.T) {
 	}
 }
 
-// A header that lacks its last byte, or a field that every peer sends, is refused, whatever the kind; so is one with a byte behind it. Fields that
-// older peers do not send may be missing, from the last one on, and count as 0.
+// A header that lacks its last byte, or a field that every peer sends, is refused, whatever the kind; so is one with a
+// byte behind it. Fields that older peers do not send may be missing, from the last one on, and count as 0.
 func TestShortAndLongHeadersAreRefused(t *testing.T) {
 	for _, s := range samples(t) {
 		k, h := s.m.Kind(), s.m.AppendTo(nil)
@@ -319,7 +319,8 @@ func TestRanges(t *testing.T) {
 				t.Errorf("%v, %s %d: %v", r.kind, r.field, v, err)
 			}
 		}
-		for _, v := range []int64{r.lo - 1, r.hi + 1} { // if it is not beyond what an int64 holds, it is the smallest one, and outside too
+		// if it is not beyond what an int64 holds, it is the smallest one, and outside too
+		for _, v := range []int64{r.lo - 1, r.hi + 1} {
 			var e *ParseError
 			if err := with(v); !errors.As(err, &e) || e.Field != r.field {
 				t.Errorf("%v, %s %d: %v", r.kind, r.field, v, err)

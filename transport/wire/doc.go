@@ -12,8 +12,8 @@
 // fields are then undefined.
 //
 // A new field goes to the end of its message, with the tag absent; a new message gets the next number. Then run
-// go generate ./transport/wire, and add a sample for transport/testdata/vectors.txt. A test fails if generated files are
-// outdated. The package is pure.
+// go generate ./transport/wire, and add a sample for transport/testdata/vectors.txt. A test fails if generated files
+// are outdated. The package is pure.
 //
 // Reference: msgpack specification, github.com/msgpack/msgpack, 2013.
 package wire

@@ -120,8 +120,9 @@ type Hello struct {
 	Params    int64  `wire:"0..MaxParams"` // elements of the parameter vector
 	Buffers   int64  `wire:"0..MaxParams"` // elements of the model's buffers
 	// with service `shard`: of a worker from its last welcome, of a server made with its assign's key ([Passes](#passes))
-	Pass    string `wire:"absent"`
-	Process string `wire:"absent"`     // unique text of a worker's process; a second hello takes over its own earlier place
+	Pass string `wire:"absent"`
+	// unique text of a worker's process; a second hello takes over its own earlier place
+	Process string `wire:"absent"`
 	Commit  string `wire:"cut,absent"` // of the program's source; `unknown`: not built in a checkout
 }
 
@@ -149,10 +150,11 @@ type Welcome struct {
 	// elements [from, to) of each, covering the vector without gaps
 	Shards  []ShardInfo   `wire:"max=MaxShards"`
 	Elapsed time.Duration // since the run began
-	Step    int64         `wire:"natural"`            // of the worker's next gradient; not 0 if its rank had another worker before
-	Term    int64         `wire:"natural,absent"`     // of the coordinator, among several candidates; else 0
-	Pass    string        `wire:"absent"`             // of a worker, for shards
-	Batch   int           `wire:"0..maxCount,absent"` // samples of an equal share of a round; 0: unknown
+	// of the worker's next gradient; not 0 if its rank had another worker before
+	Step  int64  `wire:"natural"`
+	Term  int64  `wire:"natural,absent"`     // of the coordinator, among several candidates; else 0
+	Pass  string `wire:"absent"`             // of a worker, for shards
+	Batch int    `wire:"0..maxCount,absent"` // samples of an equal share of a round; 0: unknown
 	// for local steps with parameter servers: JSON of `optim.Config`; empty: the worker's settings
 	Optimizer string `wire:"max=MaxOptimizer,absent"`
 	Trailing  int    `wire:"0..maxOptimizer,absent"` // bytes of an `optimizer` that is too long for its field
@@ -213,24 +215,25 @@ type Arrive struct {
 
 // arrived has the fields of an Arrive: those of star.Record, in the order of the wire.
 type arrived struct {
-	Worker    star.Worker
-	Step      int64          `wire:"natural"` // the worker's iterations, from 0
-	Basis     int64          `wire:"natural"` // version of the gradient's parameters
-	At        time.Duration  // end of the computation, since the run began
-	Compute   time.Duration  // forward and backward
-	Load      time.Duration  // waiting for input data
-	Push      time.Duration  // writing to every connection
-	Wait      time.Duration  // from there to the release
-	Pull      time.Duration  // from there to the last byte of the parameters
-	Injected  time.Duration  // part of compute from injected slowness
-	Samples   int            `wire:"0..maxCount"` // of the mini-batch
-	Loss      float64        // mean over the mini-batch
-	Norm2     float64        // squared norm of the gradient; NaN: skipped, zeros are pushed
-	CPU       float64        // share of one processor
-	NetIn     float64        // bytes
-	NetOut    float64        // bytes
-	Seen      int64          `wire:"natural,absent,hidden"` // bit m: metric m was measured (`docs/stragglers.md`)
-	Telemetry star.Telemetry `wire:"max=63,absent"`         // a value for each bit, lowest first; readers skip unknown bits
+	Worker   star.Worker
+	Step     int64         `wire:"natural"` // the worker's iterations, from 0
+	Basis    int64         `wire:"natural"` // version of the gradient's parameters
+	At       time.Duration // end of the computation, since the run began
+	Compute  time.Duration // forward and backward
+	Load     time.Duration // waiting for input data
+	Push     time.Duration // writing to every connection
+	Wait     time.Duration // from there to the release
+	Pull     time.Duration // from there to the last byte of the parameters
+	Injected time.Duration // part of compute from injected slowness
+	Samples  int           `wire:"0..maxCount"` // of the mini-batch
+	Loss     float64       // mean over the mini-batch
+	Norm2    float64       // squared norm of the gradient; NaN: skipped, zeros are pushed
+	CPU      float64       // share of one processor
+	NetIn    float64       // bytes
+	NetOut   float64       // bytes
+	Seen     int64         `wire:"natural,absent,hidden"` // bit m: metric m was measured (`docs/stragglers.md`)
+	// a value for each bit, lowest first; readers skip unknown bits
+	Telemetry star.Telemetry `wire:"max=63,absent"`
 }
 
 var _ arrived
@@ -631,10 +634,10 @@ type Share struct {
 // Bundle is the combined gradient of several workers. The top of a tree sends it to the coordinator before it pushes
 // the same to the shards, with `samples` of all members in the push; an arrive follows.
 //
-// The parent answers every bundle with stored, also a repeated or late one; then the child sends arrive. A child without
-// an answer within 5 s plus 1 s for each MiB sends fault; if the connection breaks before, it may send the bundle again.
-// A parent accepts only children, steps, members and samples of its branch, and finite elements. It no longer waits for
-// a child that sends another bundle.
+// The parent answers every bundle with stored, also a repeated or late one; then the child sends arrive. A child
+// without an answer within 5 s plus 1 s for each MiB sends fault; if the connection breaks before, it may send the
+// bundle again. A parent accepts only children, steps, members and samples of its branch, and finite elements. It no
+// longer waits for a child that sends another bundle.
 //
 // Sent: child → parent, worker → coordinator.
 // Payload: to the parent, the mean gradient over all samples of the members, the whole vector as float32.
@@ -881,14 +884,15 @@ type Moved struct {
 //
 //wire:kind 45 payload=data
 type State struct {
-	Shard   int     `wire:"0..MaxShards-1"`
-	Seq     int64   `wire:"natural"` // of the last fire that it contains
-	Version int64   `wire:"natural"`
-	Rule    string  // name of the update rule
-	Steps   int64   `wire:"natural"`                             // updates that the rule counts
-	Slots   int     `wire:"0..maxSlots"`                         // vectors of the rule's state
-	Pending int     `wire:"0..MaxWorkers"`                       // gradients that are stored and not applied
-	Lives   []int64 `wire:"max=maxRanks,each=0..1<<63-1,absent"` // by rank: the highest N of a pass that the shard has seen
+	Shard   int    `wire:"0..MaxShards-1"`
+	Seq     int64  `wire:"natural"` // of the last fire that it contains
+	Version int64  `wire:"natural"`
+	Rule    string // name of the update rule
+	Steps   int64  `wire:"natural"`       // updates that the rule counts
+	Slots   int    `wire:"0..maxSlots"`   // vectors of the rule's state
+	Pending int    `wire:"0..MaxWorkers"` // gradients that are stored and not applied
+	// by rank: the highest N of a pass that the shard has seen
+	Lives []int64 `wire:"max=maxRanks,each=0..1<<63-1,absent"`
 }
 
 // Slot is a vector of the rule's state, or, before init, of the optimizer of a worker's program.
@@ -924,8 +928,8 @@ type Cancel struct {
 	Step   int64 `wire:"natural"` // the worker's own
 }
 
-// Computed reports how much of its batch a worker has computed: with `micro` in an all-reduce, after the computation and
-// before the exchange; with `part`, after each part but the last, each time with more samples. The worker continues
+// Computed reports how much of its batch a worker has computed: with `micro` in an all-reduce, after the computation
+// and before the exchange; with `part`, after each part but the last, each time with more samples. The worker continues
 // at once, without an answer.
 //
 // Sent: worker → coordinator.
@@ -941,8 +945,8 @@ type Computed struct {
 // Close answers computed when enough ring members have sent it. It tells all of them which gradients are in the round.
 //
 // With `part` the queue is empty, all members are in `first`, and `total` is 0. Each member finishes its part, sends
-// computed if it was still computing, and begins the exchange, first of the members' samples (an all-reduce of one int64
-// for each, in ring order).
+// computed if it was still computing, and begins the exchange, first of the members' samples (an all-reduce of one
+// int64 for each, in ring order).
 //
 // Sent: coordinator → worker.
 //
@@ -955,8 +959,8 @@ type Close struct {
 	Total      int64         `wire:"natural"`        // samples that the update applies
 }
 
-// Poison reports a bad gradient: a worker its own or a rider's, a server that of a worker with a direction opposite to all
-// others', and the end of that.
+// Poison reports a bad gradient: a worker its own or a rider's, a server that of a worker with a direction opposite to
+// all others', and the end of that.
 //
 // Sent: worker → coordinator, server → coordinator.
 //

@@ -350,8 +350,8 @@ func (p *parser) text(field string, max int) []byte {
 	return b
 }
 
-// skip skips n values of any type and depth, without recursion. Every value has at least one byte, so the loop ends with
-// the header for any claimed lengths.
+// skip skips n values of any type and depth, without recursion. Every value has at least one byte, so the loop ends
+// with the header for any claimed lengths.
 func (p *parser) skip(n int) {
 	for todo := uint64(n); todo > 0; todo-- {
 		t, ok := p.tag("")

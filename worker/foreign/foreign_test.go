@@ -220,7 +220,8 @@ func TestKilledProgram(t *testing.T) {
 	}
 }
 
-// What a program says while nobody waits for it is heard when it hangs up: why it ends, also after an answer that is still there for who asks.
+// What a program says while nobody waits for it is heard when it hangs up: why it ends, also after an answer that is
+// still there for who asks.
 func TestIdle(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -256,7 +257,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// A gradient that is given up is passed over, also where its answer comes with the next one, and a part between; waiting ends at once.
+// A gradient that is given up is passed over, also where its answer comes with the next one, and a part between;
+// waiting ends at once.
 func TestGivenUp(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	m, err := play(t, foreign.Config{}, func(p peer) {
@@ -415,7 +417,8 @@ func TestAbout(t *testing.T) {
 	}
 }
 
-// Buffers take words as their types say, in the memory too, and the agent says that it knows types. The hash is that of a program that names none.
+// Buffers take words as their types say, in the memory too, and the agent says that it knows types. The hash is that of
+// a program that names none.
 func TestTypedBuffers(t *testing.T) {
 	head := `{"name":"m","layout":[{"name":"a","shape":[3]}],"buffers":[{"name":"mean","shape":[3]`
 	hashes := map[string]bool{}
@@ -846,7 +849,8 @@ func used(b *testing.B) (done func()) {
 	}
 }
 
-// A step of PyTorch with so many parameters, on a model whose computing is nothing beside: "beyond" is what comes on top of what Python says that it has computed.
+// A step of PyTorch with so many parameters, on a model whose computing is nothing beside: "beyond" is what comes on
+// top of what Python says that it has computed.
 func BenchmarkPython(b *testing.B) {
 	python := os.Getenv("PYTHON")
 	if python == "" {

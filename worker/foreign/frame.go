@@ -27,11 +27,12 @@ const (
 	KindStop                      // agent: the job is over, or continues without this worker
 	KindLeave                     // program: it has nothing more to compute
 	KindJoined                    // agent: which worker of the job it is
-	KindUpdate                    // agent: the mean gradient of all workers is in memory; the program's optimizer makes a step
-	KindUpdated                   // program: the step of Update is done
-	KindRecall                    // agent: asks for the optimizer's state; program: asks for the job's
-	KindState                     // both: a part of the state
-	KindHalt                      // program: ends the job for all workers
+	// agent: the mean gradient of all workers is in memory; the program's optimizer makes a step
+	KindUpdate
+	KindUpdated // program: the step of Update is done
+	KindRecall  // agent: asks for the optimizer's state; program: asks for the job's
+	KindState   // both: a part of the state
+	KindHalt    // program: ends the job for all workers
 	kinds
 )
 

@@ -87,7 +87,8 @@ func TestData(t *testing.T) {
 	}
 }
 
-// With the time of the median an iteration takes what the trace says, however long computing took; one that took longer is not held up.
+// With the time of the median an iteration takes what the trace says, however long computing took; one that took longer
+// is not held up.
 func TestDelayOfTheTrace(t *testing.T) {
 	recorded, err := trace.Read(strings.NewReader("step,worker,duration,slowdown,rel\n0,0,1,9,0.5\n0,1,1,9,2\n1,0,1,1,1\n1,1,1,1,0.25\n"), "t")
 	if err != nil {

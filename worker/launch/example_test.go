@@ -14,12 +14,13 @@ import (
 	"star/worker/launch"
 )
 
-// A program takes the settings of a worker from its environment, as star run, torchrun, Slurm or MPI set it, and adds what
-// is trained. Main does the same, and ends the process with the worker's exit code.
+// A program takes the settings of a worker from its environment, as star run, torchrun, Slurm or MPI set it, and adds
+// what is trained. Main does the same, and ends the process with the worker's exit code.
 func ExampleWorker() {
 	ctx := context.Background()
 	coordinator, ended := serve(ctx)
-	c, err := launch.Worker([]string{"STAR_COORDINATOR=" + coordinator, "STAR_RANK=0", "STAR_LOG_LEVEL=error"}) // os.Environ()
+	// os.Environ()
+	c, err := launch.Worker([]string{"STAR_COORDINATOR=" + coordinator, "STAR_RANK=0", "STAR_LOG_LEVEL=error"})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -12,8 +12,11 @@ import (
 	"time"
 )
 
-// Cgroup limits the processors of a process: 0.5 is half a processor, 2 are two. It creates a control group beside (version
-// 2) or below (version 1) that of the process, and moves the process there. Undo moves it back and removes the group. It
+// Cgroup limits the processors of a process: 0.5 is half a processor, 2 are two. It creates a control group beside
+// (version
+//  2. or below (version 1) that of the process, and moves the process there. Undo moves it back and removes the group.
+//     It
+//
 // needs root, or a group that was delegated to the user.
 //
 // The period is 20 ms, or 100 ms below a tenth of a processor: the kernel gives at least 1 ms at a time.
@@ -24,8 +27,8 @@ type Cgroup struct {
 	held    *Lease // nil: no limit is in force
 }
 
-// NewCgroup returns an actuator for a process, which may be another one. process describes it in leases. Nothing changes
-// before Apply.
+// NewCgroup returns an actuator for a process, which may be another one. process describes it in leases. Nothing
+// changes before Apply.
 func NewCgroup(s *Store, process string, pid int) *Cgroup {
 	return &Cgroup{store: s, process: process, pid: pid}
 }
@@ -120,8 +123,8 @@ func (c *Cgroup) plan() (Lease, error) {
 		}
 	}
 	g.Dir = filepath.Join(parent, prefix+strconv.Itoa(c.pid))
-	// The group of a killed process that had this PID is empty. In a container every life of a process has the same PID, and its
-	// leases may be lost.
+	// The group of a killed process that had this PID is empty. In a container every life of a process has the same PID,
+	// and its leases may be lost.
 	if sys.groups.Exists(g.Dir) {
 		if err := sys.groups.Remove(g.Dir); err != nil {
 			return Lease{}, fmt.Errorf("%s exists, without a lease, and a process may be in it: %w", g.Dir, err)
@@ -266,8 +269,8 @@ func member(text string, v2 bool) (path string, ok bool) {
 	return "", false
 }
 
-// delegating finds a group of version 2 that may give quotas to its children: the process's own, or the one above. A group
-// with processes in it usually may not.
+// delegating finds a group of version 2 that may give quotas to its children: the process's own, or the one above. A
+// group with processes in it usually may not.
 func (y *system) delegating(dir string) (string, error) {
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		b, err := y.groups.Read(filepath.Join(d, "cgroup.subtree_control"))

@@ -39,8 +39,8 @@ type Work struct {
 	Out   float64       // bytes sent
 }
 
-// Governor limits one process of a job, from its start (Config.Base) and on orders (Delay). The process asks it for pauses
-// (Pause) and reports the cost of its iterations (Observe). A nil Governor never pauses, and refuses orders.
+// Governor limits one process of a job, from its start (Config.Base) and on orders (Delay). The process asks it for
+// pauses (Pause) and reports the cost of its iterations (Observe). A nil Governor never pauses, and refuses orders.
 type Governor struct {
 	cfg   Config
 	log   *slog.Logger
@@ -60,8 +60,8 @@ type Governor struct {
 	closed  bool
 }
 
-// Start undoes limits of ended processes, logs them, and applies the limits of the configuration. After an error no limit is
-// in force. Close it.
+// Start undoes limits of ended processes, logs them, and applies the limits of the configuration. After an error no
+// limit is in force. Close it.
 func Start(c Config) (*Governor, error) { return start(c, OpenStore(c.LeaseDir)) }
 
 func start(c Config, s *Store) (*Governor, error) {
@@ -120,13 +120,13 @@ func (g *Governor) Pacer() *Pacer {
 	return &g.pacer
 }
 
-// Pause waits for the current pause of an iteration, and returns its length. When ctx is done it returns at once, with its
-// cause.
+// Pause waits for the current pause of an iteration, and returns its length. When ctx is done it returns at once, with
+// its cause.
 func (g *Governor) Pause(ctx context.Context) (time.Duration, error) { return g.Pacer().Pause(ctx) }
 
-// Delay delays each iteration by d from the next one on, by the means of the configuration, and replaces the previous delay;
-// 0 lifts it. The order expires after lasts, unless that is 0, so that it ends if its sender is lost. Until the cost of an
-// iteration is known, and if the means fails, the delay is a pause, with a warning.
+// Delay delays each iteration by d from the next one on, by the means of the configuration, and replaces the previous
+// delay; 0 lifts it. The order expires after lasts, unless that is 0, so that it ends if its sender is lost. Until the
+// cost of an iteration is known, and if the means fails, the delay is a pause, with a warning.
 func (g *Governor) Delay(d, lasts time.Duration) error {
 	if g == nil || g.cfg.Kind == None {
 		return errors.New("this process takes no orders to be slower: --actuator none")

@@ -86,8 +86,8 @@ func (l Limit) String() string {
 	return strings.Join(words, ",")
 }
 
-// Parse reads a limit: none, or a list of delay=50ms, cpu=1.5 (processors), out=100mbit and in=100mbit (per second; bit, kbit,
-// mbit, gbit), separated by commas.
+// Parse reads a limit: none, or a list of delay=50ms, cpu=1.5 (processors), out=100mbit and in=100mbit (per second;
+// bit, kbit, mbit, gbit), separated by commas.
 func Parse(text string) (Limit, error) {
 	l, err := parse(text)
 	if err == nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Pacer is the portable actuator: a pause in each iteration, requested by the loop to be delayed. It is safe for concurrent
-// use. A nil Pacer never pauses.
+// Pacer is the portable actuator: a pause in each iteration, requested by the loop to be delayed. It is safe for
+// concurrent use. A nil Pacer never pauses.
 //
 // (STAR's artefact sleeps in the same two places: a worker before it computes, a server
 // inside an update.)
@@ -18,8 +18,8 @@ type Pacer struct {
 	changed chan struct{} // closed when delay changes; nil: no goroutine waits for that
 }
 
-// Apply sets the length of all pauses from now on, including a running one. A limit of anything but the delay is an error.
-// until is for leases: a pause has none.
+// Apply sets the length of all pauses from now on, including a running one. A limit of anything but the delay is an
+// error. until is for leases: a pause has none.
 func (p *Pacer) Apply(l Limit, until time.Time) error {
 	if err := l.Check(); err != nil {
 		return err
@@ -59,7 +59,8 @@ func (p *Pacer) watch() (time.Duration, <-chan struct{}) {
 	return p.delay, p.changed
 }
 
-// Pause waits for the current delay, and returns how long it waited. When ctx is done it returns at once, with its cause.
+// Pause waits for the current delay, and returns how long it waited. When ctx is done it returns at once, with its
+// cause.
 func (p *Pacer) Pause(ctx context.Context) (paused time.Duration, err error) {
 	if p.Delay() == 0 {
 		return 0, context.Cause(ctx)

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// InterfaceTo returns the network interface that leads to an address, host:port. Loopback is an error: limiting it would limit
-// every process of the machine.
+// InterfaceTo returns the network interface that leads to an address, host:port. Loopback is an error: limiting it
+// would limit every process of the machine.
 func InterfaceTo(addr string) (string, error) {
 	// Connecting a UDP socket sends nothing; it only asks the kernel for a route.
 	c, err := net.Dial("udp", addr)

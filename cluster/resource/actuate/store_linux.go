@@ -63,8 +63,8 @@ func realSystem() *system {
 	return &system{proc: "/proc", groups: realGroups{}, run: run, now: time.Now, step: func(string) {}}
 }
 
-// DefaultDir is the default folder of leases: star in XDG_RUNTIME_DIR, if the user owns that, else star-UID in the folder of
-// temporary files.
+// DefaultDir is the default folder of leases: star in XDG_RUNTIME_DIR, if the user owns that, else star-UID in the
+// folder of temporary files.
 func DefaultDir() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() && ownedByUs(info) {
@@ -106,11 +106,12 @@ func (s *Store) trusted() error {
 	return nil
 }
 
-// lockPatience is how long to wait for the lock. Setting and undoing limits takes milliseconds, a tc that hangs tcPatience.
+// lockPatience is how long to wait for the lock. Setting and undoing limits takes milliseconds, a tc that hangs
+// tcPatience.
 const lockPatience = 2 * tcPatience
 
-// lock creates the folder, if need be, and keeps other processes from changing limits until unlock. The kernel releases it
-// when the process dies.
+// lock creates the folder, if need be, and keeps other processes from changing limits until unlock. The kernel releases
+// it when the process dies.
 func (s *Store) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("leases: %w; --lease-dir chooses another folder", err)
@@ -414,8 +415,8 @@ func cutLast(b []byte, sep byte) (before, after []byte, ok bool) {
 // tcPatience is the timeout of a call of tc or ip.
 const tcPatience = 10 * time.Second
 
-// run runs a program; its standard error is part of the error. The program ends with this process: otherwise it could set a
-// limit after another process has looked for limits to undo.
+// run runs a program; its standard error is part of the error. The program ends with this process: otherwise it could
+// set a limit after another process has looked for limits to undo.
 func run(name string, args ...string) (string, error) {
 	runtime.LockOSThread() // the signal is sent when the starting thread ends
 	defer runtime.UnlockOSThread()

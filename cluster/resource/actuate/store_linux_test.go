@@ -74,7 +74,8 @@ func life() int {
 	return 0
 }
 
-// groupsOfChildren are the names that control groups of our children have: others may limit processes here at the same time.
+// groupsOfChildren are the names that control groups of our children have: others may limit processes here at the same
+// time.
 var groupsOfChildren = map[string]bool{}
 
 // child runs a life that is killed before its change number kill. It reports whether it was.

@@ -10,8 +10,9 @@ import (
 )
 
 // TC limits an interface, for all processes that use it, with tc: outgoing traffic with a token bucket filter, incoming
-// traffic by redirecting it through an ifb device with such a filter. It needs root and the programs tc and ip; the second
-// direction also a kernel with ifb, u32 and mirred. An interface that is already shaped is left alone, with an error.
+// traffic by redirecting it through an ifb device with such a filter. It needs root and the programs tc and ip; the
+// second direction also a kernel with ifb, u32 and mirred. An interface that is already shaped is left alone, with an
+// error.
 type TC struct {
 	store     *Store
 	process   string
@@ -124,8 +125,8 @@ func (t *TC) Undo() error {
 	return nil
 }
 
-// mark gives a lease the handle of our queueing disciplines, so that only these are removed. The kernel assigns handles from
-// 8000: on itself.
+// mark gives a lease the handle of our queueing disciplines, so that only these are removed. The kernel assigns handles
+// from 8000: on itself.
 func (y *system) mark(l *Lease) error {
 	links, err := y.links(l.TC)
 	if err != nil {
@@ -196,8 +197,8 @@ func (y *system) in(i *Interface, from, to float64) error {
 	return nil
 }
 
-// bucket is a token bucket filter with that rate in bytes per second. It must hold the data of two ticks of the kernel's timer
-// (10 ms at worst), and at least some packets.
+// bucket is a token bucket filter with that rate in bytes per second. It must hold the data of two ticks of the
+// kernel's timer (10 ms at worst), and at least some packets.
 func bucket(rate float64) []string {
 	burst := max(int64(rate/100), 16<<10)
 	return []string{"tbf", "rate", strconv.FormatInt(int64(8*rate), 10) + "bit", "burst", strconv.FormatInt(burst, 10) + "b", "latency", "100ms"}
@@ -232,8 +233,8 @@ func (y *system) unshape(i *Interface) error {
 	return nil
 }
 
-// unlead undoes the redirection of incoming traffic through our device. It removes the device last: while it exists, the rest
-// may be ours.
+// unlead undoes the redirection of incoming traffic through our device. It removes the device last: while it exists,
+// the rest may be ours.
 func (y *system) unlead(i *Interface) error {
 	links, err := y.links(i)
 	if err != nil || !links[i.IFB] {

@@ -15,9 +15,9 @@ type FinalError struct{ Because string }
 
 func (e *FinalError) Error() string { return e.Because }
 
-// watch runs one child and calls got for each line that it prints. It returns why the child ended. It ends a child that is
-// silent for longer than silence, or prints an invalid line. A child that cannot be ended, because it hangs in the driver,
-// is waited for until ctx is done, so there is at most one.
+// watch runs one child and calls got for each line that it prints. It returns why the child ended. It ends a child that
+// is silent for longer than silence, or prints an invalid line. A child that cannot be ended, because it hangs in the
+// driver, is waited for until ctx is done, so there is at most one.
 func watch(ctx context.Context, k *kind, silence time.Duration, got func(Line)) error {
 	life, end := context.WithCancelCause(ctx)
 	defer end(nil)

@@ -215,8 +215,8 @@ func (r *Reader) AddTo(t *star.Telemetry) {
 	}
 }
 
-// Close ends the child and waits for it, but not long: a driver that hangs does not keep a worker from ending. It may be
-// called twice, and on nil.
+// Close ends the child and waits for it, but not long: a driver that hangs does not keep a worker from ending. It may
+// be called twice, and on nil.
 func (r *Reader) Close() {
 	if r != nil {
 		r.stop()

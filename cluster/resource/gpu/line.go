@@ -56,8 +56,8 @@ func (l Line) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// ParseLine reads a line of Sample. Unknown metrics, metrics that are not of a GPU and negative ones are skipped: the other
-// process may be newer.
+// ParseLine reads a line of Sample. Unknown metrics, metrics that are not of a GPU and negative ones are skipped: the
+// other process may be newer.
 func ParseLine(b []byte) (Line, error) {
 	if len(b) > maxLine {
 		return Line{}, fmt.Errorf("a line of %d bytes; at most %d", len(b), maxLine)

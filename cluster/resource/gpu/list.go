@@ -37,9 +37,10 @@ type listing struct {
 // maxListing bounds the output of a child, in bytes.
 const maxListing = 1 << 20
 
-// List returns the GPUs and MIG slices that this process could use: those of CUDA_VISIBLE_DEVICES, if set. A GPU in MIG mode
-// is replaced by its slices. The list is empty, without an error, with neither a driver nor nvidia-smi. A separate process
-// asks the driver (Config.Sampler with --list), within Config.Silence (10 s); if that fails, nvidia-smi is used.
+// List returns the GPUs and MIG slices that this process could use: those of CUDA_VISIBLE_DEVICES, if set. A GPU in MIG
+// mode is replaced by its slices. The list is empty, without an error, with neither a driver nor nvidia-smi. A separate
+// process asks the driver (Config.Sampler with --list), within Config.Silence (10 s); if that fails, nvidia-smi is
+// used.
 func List(ctx context.Context, c Config) ([]Device, error) {
 	if c.Program == "" {
 		c.Program = "nvidia-smi"
@@ -148,8 +149,8 @@ func listed(ctx context.Context, c Config) ([]Device, error) {
 	return nil, err
 }
 
-// PrintDevices prints a JSON line with the devices that NVML reports, or the error: it is the body of the process that List
-// starts.
+// PrintDevices prints a JSON line with the devices that NVML reports, or the error: it is the body of the process that
+// List starts.
 func PrintDevices(w io.Writer) error { return printDevices(w, listNVML) }
 
 func printDevices(w io.Writer, list func() ([]Device, error)) error {
@@ -161,8 +162,8 @@ func printDevices(w io.Writer, list func() ([]Device, error)) error {
 	return errors.Join(err, json.NewEncoder(w).Encode(l))
 }
 
-// sliceLine matches a MIG slice in the output of nvidia-smi -L: its name begins with its number of parts of the GPU (or, for
-// compute instances, with their number of parts of that slice).
+// sliceLine matches a MIG slice in the output of nvidia-smi -L: its name begins with its number of parts of the GPU
+// (or, for compute instances, with their number of parts of that slice).
 var sliceLine = regexp.MustCompile(`^\s+MIG (?:\d+c\.)?(\d+)g\.(\d+)gb\S*\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)`)
 
 // listSMI asks nvidia-smi.
@@ -235,7 +236,8 @@ func parseSlices(out []byte, divided []Device) (ds []Device) {
 			continue
 		}
 		total := 7
-		if strings.Contains(of.Name, "A30") || strings.Contains(of.Name, "RTX") { // four parts (NVIDIA, Multi-Instance GPU User Guide, supported profiles)
+		// four parts (NVIDIA, Multi-Instance GPU User Guide, supported profiles)
+		if strings.Contains(of.Name, "A30") || strings.Contains(of.Name, "RTX") {
 			total = 4
 		}
 		ds = append(ds, Device{Index: of.Index, UUID: m[3], Name: of.Name, Slices: min(parts, total), Of: total, Memory: float64(gb) * 1e9})
@@ -243,8 +245,8 @@ func parseSlices(out []byte, divided []Device) (ds []Device) {
 	return ds
 }
 
-// shown are the devices of CUDA_VISIBLE_DEVICES, in its order: indexes, UUIDs or prefixes of them. As in CUDA, the list ends
-// at a missing device. (An index of a divided GPU is its first slice, according to the MIG guide.)
+// shown are the devices of CUDA_VISIBLE_DEVICES, in its order: indexes, UUIDs or prefixes of them. As in CUDA, the list
+// ends at a missing device. (An index of a divided GPU is its first slice, according to the MIG guide.)
 func shown(ds []Device, list string) (out []Device) {
 	for name := range strings.SplitSeq(list, ",") {
 		name = strings.TrimSpace(name)

@@ -52,8 +52,8 @@ var (
 // openNVML opens a GPU through the library of this host.
 func openNVML(name string) (prober, error) { return open(nvml.New(), name) }
 
-// open opens a GPU. After a failed Init no other function may be called, not even Shutdown: they are not loaded, and the
-// process would end.
+// open opens a GPU. After a failed Init no other function may be called, not even Shutdown: they are not loaded, and
+// the process would end.
 func open(lib library, name string) (prober, error) {
 	if err := begin(lib); err != nil {
 		return nil, err

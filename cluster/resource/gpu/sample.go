@@ -14,9 +14,9 @@ type prober interface {
 	close()
 }
 
-// Sample prints a JSON line of the GPU's state to w now and every period, until ctx is done: it is the body of the process
-// that Start starts. It reads device, an index or a UUID (or a unique prefix of one), through NVML. When it cannot
-// continue, its last line has the reason; the error is the same, a *FinalError if a retry does not help.
+// Sample prints a JSON line of the GPU's state to w now and every period, until ctx is done: it is the body of the
+// process that Start starts. It reads device, an index or a UUID (or a unique prefix of one), through NVML. When it
+// cannot continue, its last line has the reason; the error is the same, a *FinalError if a retry does not help.
 //
 // A call into NVML may hang, and this process cannot end it: the parent process has to watch this one.
 func Sample(ctx context.Context, w io.Writer, device string, every time.Duration) error {

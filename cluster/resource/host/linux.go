@@ -33,8 +33,8 @@ func newProbe(pid int) *probe {
 	return &probe{self: self, proc: "/proc", cgroup: "/sys/fs/cgroup", now: time.Now, buf: make([]byte, 16<<10), waited: map[string]time.Duration{}}
 }
 
-// read reads the beginning of a file; nil if it cannot be read. It uses system calls, because package os would check for each
-// file whether it can be polled.
+// read reads the beginning of a file; nil if it cannot be read. It uses system calls, because package os would check
+// for each file whether it can be polled.
 func (p *probe) read(name string) []byte {
 	fd, err := syscall.Open(name, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -78,8 +78,8 @@ func (p *probe) stopped() bool {
 	return p.self != "/self" && parseStopped(p.read(p.proc+p.self+"/stat"))
 }
 
-// resolveEvery is the interval at which the process's control group is looked up: the process may be moved, or get another
-// quota.
+// resolveEvery is the interval at which the process's control group is looked up: the process may be moved, or get
+// another quota.
 const resolveEvery = 500 * time.Millisecond
 
 // resolve finds the levels of the process's control group that have a quota.
@@ -118,8 +118,8 @@ func (p *probe) limit(dir string, v2 bool) (float64, bool) {
 	return quota(q, string(p.read(dir+"/cpu.cfs_period_us")))
 }
 
-// runDelay is how long threads of the process have waited for a processor since the start of the probe. Threads start and end,
-// so differences are summed by thread.
+// runDelay is how long threads of the process have waited for a processor since the start of the probe. Threads start
+// and end, so differences are summed by thread.
 func (p *probe) runDelay() (time.Duration, bool) {
 	dir, err := os.Open(p.proc + p.self + "/task")
 	if err != nil {

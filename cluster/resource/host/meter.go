@@ -25,8 +25,8 @@ type Meter struct {
 	other   bool          // another process is measured: Took sets its use
 }
 
-// Took replaces Begin and End for another process: it sets the process's use and the time of a computation. Faults and Preempted
-// are since the previous call.
+// Took replaces Begin and End for another process: it sets the process's use and the time of a computation. Faults and
+// Preempted are since the previous call.
 func (m *Meter) Took(u Usage, compute time.Duration) {
 	if m == nil {
 		return

@@ -28,8 +28,8 @@ type counters struct {
 	hasCPU, hasNet bool
 }
 
-// total is a cumulative time that the kernel keeps. On a busy host a look may be interrupted for longer than the interval
-// between looks, so each total has its own time.
+// total is a cumulative time that the kernel keeps. On a busy host a look may be interrupted for longer than the
+// interval between looks, so each total has its own time.
 type total struct {
 	sum time.Duration
 	at  time.Time // zero: it was not read
@@ -75,8 +75,8 @@ type Config struct {
 	Looks     int           // heartbeats between two looks: 5
 	Slow      int           // looks between two that read gopsutil: 10
 
-	// PID is the measured process. Zero means this one. Another process counts as stalled (Stalled) when a signal has stopped it,
-	// or when this process is stalled: the same causes stop both.
+	// PID is the measured process. Zero means this one. Another process counts as stalled (Stalled) when a signal has
+	// stopped it, or when this process is stalled: the same causes stop both.
 	PID int
 
 	// Also adds other measurements, such as a GPU's state. It must not wait. nil: none.
@@ -124,8 +124,8 @@ type Span struct{ From, To time.Time }
 // mostStops bounds the number of stops kept for Stops.
 const mostStops = 256
 
-// Stops are the times since the last call in which a signal had the process stopped, the oldest first, to within a heartbeat. A
-// stop that continues is returned in parts.
+// Stops are the times since the last call in which a signal had the process stopped, the oldest first, to within a
+// heartbeat. A stop that continues is returned in parts.
 func (s *Sampler) Stops() []Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,8 +198,8 @@ type pulse struct {
 	still  time.Duration // total
 }
 
-// beat records a heartbeat, and whether the process is stopped. A gap counts from 30 ms beyond the period on: shorter gaps are
-// due to Go's scheduler (10 ms for a goroutine without a preemption point) and the kernel's.
+// beat records a heartbeat, and whether the process is stopped. A gap counts from 30 ms beyond the period on: shorter
+// gaps are due to Go's scheduler (10 ms for a goroutine without a preemption point) and the kernel's.
 func (p *pulse) beat(now time.Time, stopped bool) {
 	gap := now.Sub(p.last)
 	if stopped {

@@ -67,8 +67,8 @@ type Update struct {
 	Plan    string
 	Live    []int // the workers of the job
 
-	// Round is the number of samples that weights refer to if the ring was formed with other workers than the current ones.
-	// 0: the log does not say.
+	// Round is the number of samples that weights refer to if the ring was formed with other workers than the current
+	// ones. 0: the log does not say.
 	Round int
 
 	Members []Member // the gradients in the update
@@ -140,7 +140,8 @@ func (b batch) samples() int64 {
 	return n
 }
 
-// Read reads the run log of one attempt. Violations, including a log that cannot be parsed, are recorded in the Attempt.
+// Read reads the run log of one attempt. Violations, including a log that cannot be parsed, are recorded in the
+// Attempt.
 func Read(log []byte, name string) *Attempt { return ReadTerms([][]byte{log}, []string{name}) }
 
 // ReadTerms reads the run logs of one attempt of a job that had several coordinators, in order.
@@ -161,7 +162,8 @@ func ReadTerms(logs [][]byte, names []string) *Attempt {
 	return s.attempt
 }
 
-// entries calls each for every line of a log. A log without a complete line is empty: its process was killed before it wrote one.
+// entries calls each for every line of a log. A log without a complete line is empty: its process was killed before it
+// wrote one.
 func entries(log []byte, name string, each func(runlog.Line) error) error {
 	if bytes.IndexByte(log, '\n') < 0 {
 		return nil
@@ -410,7 +412,8 @@ func (s *reader) fire(e runlog.Fire) bool {
 	return true
 }
 
-// used is the gradient of the i-th worker of an update; said: the worker wrote a record of it. ok is false if the gradient is unknown.
+// used is the gradient of the i-th worker of an update; said: the worker wrote a record of it. ok is false if the
+// gradient is unknown.
 func (s *reader) used(e runlog.Fire, i int) (b batch, said, ok bool) {
 	b, said = s.held[e.Workers[i]]
 	if len(e.Pieces) != 2*len(e.Workers) {
@@ -451,7 +454,8 @@ func (s *reader) made(t time.Duration) {
 // clockError is the tolerance for the time since the start of the job, which a coordinator gets from its predecessor.
 const clockError = time.Second
 
-// JudgeClocks checks the times of updates against real time, independent of wall clocks. all is the duration of the whole job.
+// JudgeClocks checks the times of updates against real time, independent of wall clocks. all is the duration of the
+// whole job.
 func JudgeClocks(attempts []*Attempt, all time.Duration) Invariant {
 	const name = "times are right"
 	var sum time.Duration
@@ -470,9 +474,9 @@ func JudgeClocks(attempts []*Attempt, all time.Duration) Invariant {
 // number is the number of updates of an attempt.
 func number(l *Attempt) int64 { return l.Version - l.From }
 
-// Judge checks the promises against the attempts of a job, in order. saved are the versions of the checkpoints that can be loaded;
-// the last one is the checkpoint at the end. broken describes checkpoints that claim to be complete and are not.
-// stall is the longest allowed time between two updates. If a run log lacks lines, only that promise is judged.
+// Judge checks the promises against the attempts of a job, in order. saved are the versions of the checkpoints that can
+// be loaded; the last one is the checkpoint at the end. broken describes checkpoints that claim to be complete and are
+// not. stall is the longest allowed time between two updates. If a run log lacks lines, only that promise is judged.
 func Judge(attempts []*Attempt, saved []int64, broken []string, exit int, stall time.Duration) []Invariant {
 	verdict := func(name string, problems []string, fine string) Invariant {
 		if len(problems) > 0 {

@@ -116,7 +116,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// The times of updates are those that have passed: none is before the one before it, and an attempt of the job is no longer than all of it.
+// The times of updates are those that have passed: none is before the one before it, and an attempt of the job is no
+// longer than all of it.
 func TestJudgeClocks(t *testing.T) {
 	log := func(times ...float64) string {
 		text := `{"type":"start","format":1}` + "\n" + `{"type":"train","t":1,"workers":1,"shards":1,"version":0,"limit":100}` + "\n"
@@ -170,7 +171,8 @@ func TestUpdates(t *testing.T) {
 			{Worker: 0, Step: 3, Basis: 5, Start: 0, Samples: 4, Said: true, Loss: 2, Norm2: 0.5},
 			{Worker: 1, Step: 7, Basis: 4, Start: 4, Samples: 4, Said: true, Loss: 3, Norm2: 0.25, Out: true},
 		}},
-		{Version: 7, Before: 8, Plan: "asgd", Live: []int{0, 1, 2}, Summed: true, Members: []Member{ // whose gradient is in it counts in the round
+		// whose gradient is in it counts in the round
+		{Version: 7, Before: 8, Plan: "asgd", Live: []int{0, 1, 2}, Summed: true, Members: []Member{
 			{Worker: 0, Basis: 5, Start: 8, Samples: 4}, {Worker: 1, Basis: 4, Start: 12, Samples: 4},
 		}},
 	}

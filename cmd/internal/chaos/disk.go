@@ -14,8 +14,9 @@ type Filled struct {
 	Broken        []string // those that claimed to be complete then, and were not
 }
 
-// JudgeDisk reports whether the checkpoints of a job bore a full disk: those that were there stay, or give way to later ones; what fails says
-// so, with what helps; and later ones succeed. saved are those that load at the end, every is the time between two.
+// JudgeDisk reports whether the checkpoints of a job bore a full disk: those that were there stay, or give way to later
+// ones; what fails says so, with what helps; and later ones succeed. saved are those that load at the end, every is the
+// time between two.
 func JudgeDisk(filled []Filled, attempts []*Attempt, saved []int64, every time.Duration) Invariant {
 	var wrong []string
 	bad := func(format string, a ...any) { wrong = append(wrong, fmt.Sprintf(format, a...)) }

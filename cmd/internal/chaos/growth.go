@@ -27,8 +27,8 @@ const (
 	goroutines  = 8 // that serve them
 )
 
-// Quarters are the medians of the first and of the last quarter of the samples of a process after its start, which takes a quarter of
-// the samples, but at most up. There must be at least four samples.
+// Quarters are the medians of the first and of the last quarter of the samples of a process after its start, which
+// takes a quarter of the samples, but at most up. There must be at least four samples.
 func Quarters(xs []int64, up int) [2]int64 {
 	xs = xs[min(len(xs)/4, up):]
 	n := max(len(xs)/4, 1)

@@ -11,8 +11,9 @@ func TestQuarters(t *testing.T) {
 		most int
 		want [2]int64
 	}{
-		{[]int64{9, 9, 9, 9, 100, 5, 6, 50, 60, 70, 80, 90, 95, 1, 8, 7}, 99, [2]int64{6, 7}}, // four of coming up, then 100 5 6 … 1 8 7
-		{[]int64{9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 1, [2]int64{2, 11}},               // one of coming up
+		// four of coming up, then 100 5 6 … 1 8 7
+		{[]int64{9, 9, 9, 9, 100, 5, 6, 50, 60, 70, 80, 90, 95, 1, 8, 7}, 99, [2]int64{6, 7}},
+		{[]int64{9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 1, [2]int64{2, 11}}, // one of coming up
 		{[]int64{3, 1, 1, 7}, 0, [2]int64{3, 7}},
 	} {
 		if got := Quarters(c.xs, c.most); got != c.want {

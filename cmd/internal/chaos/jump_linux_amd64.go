@@ -16,9 +16,10 @@ import (
 	"time"
 )
 
-// A Go program reads the time with a function that the kernel maps into its memory (vdso(7)). To shift the wall clock of one
-// process, Jump replaces that function, as TimeChaos of Chaos Mesh does. The replacement makes the system call and adds seconds
-// to CLOCK_REALTIME. It overwrites a function that Go does not use, and the first five bytes of clock_gettime jump to it.
+// A Go program reads the time with a function that the kernel maps into its memory (vdso(7)). To shift the wall clock
+// of one process, Jump replaces that function, as TimeChaos of Chaos Mesh does. The replacement makes the system call
+// and adds seconds to CLOCK_REALTIME. It overwrites a function that Go does not use, and the first five bytes of
+// clock_gettime jump to it.
 var offClock = []byte{
 	0xb8, 0xe4, 0, 0, 0, // mov eax, 228 (clock_gettime)
 	0x0f, 0x05, // syscall
@@ -37,8 +38,8 @@ const (
 // stops is the longest time that a process may take to stop.
 const stops = time.Second
 
-// Jump sets the wall clock of a child of this process off by a number of whole seconds, until the next call; its other clocks are
-// unchanged. The child is stopped for a moment: no other process may stop or continue it during the call.
+// Jump sets the wall clock of a child of this process off by a number of whole seconds, until the next call; its other
+// clocks are unchanged. The child is stopped for a moment: no other process may stop or continue it during the call.
 func Jump(pid int, off time.Duration) error {
 	seconds := off / time.Second
 	if seconds < math.MinInt32 || seconds > math.MaxInt32 {

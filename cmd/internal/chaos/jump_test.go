@@ -24,7 +24,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// The wall clock of another process jumps as it is told, again and again, and back; the time that passes there is what it was.
+// The wall clock of another process jumps as it is told, again and again, and back; the time that passes there is what
+// it was.
 func TestJump(t *testing.T) {
 	if err := CanJump(); err != nil {
 		t.Skip(err)

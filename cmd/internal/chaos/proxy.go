@@ -192,8 +192,8 @@ func (p *Proxy) Silence(on bool) {
 // Slow limits each direction of each connection to a number of bytes per second; 0: unlimited.
 func (p *Proxy) Slow(rate int64) { p.rate.Store(rate) }
 
-// Corrupt flips one bit in each of the next four bytes. One of them is the highest exponent bit if the data are float32, so that a
-// zero changes too. CRC-32 detects any change within 32 bits.
+// Corrupt flips one bit in each of the next four bytes. One of them is the highest exponent bit if the data are
+// float32, so that a zero changes too. CRC-32 detects any change within 32 bits.
 func (p *Proxy) Corrupt() { p.bits.Add(1) }
 
 // Close closes the listener and all connections.

@@ -14,8 +14,8 @@ import (
 	"star/transport/wire"
 )
 
-// director is a coordinator. The engine decides which gradients form an update and what workers continue with; engine.Copies decides
-// when members are informed.
+// director is a coordinator. The engine decides which gradients form an update and what workers continue with;
+// engine.Copies decides when members are informed.
 type director struct {
 	gen int64
 	*engine.Copies
@@ -43,7 +43,8 @@ type order struct {
 	detach  *wire.Detach
 }
 
-// handover is the state that coordinators agree on before it takes effect: the part of coord.Handover that a rehearsal needs.
+// handover is the state that coordinators agree on before it takes effect: the part of coord.Handover that a rehearsal
+// needs.
 type handover struct {
 	plan  modes.Plan
 	steps []int64 // in hand when workers were noted
@@ -133,8 +134,8 @@ func (w *stage) whole(o *engine.Ready) {
 	}
 }
 
-// arrived handles a worker's message that its gradient is on the way, and what it reports of its tree. The transport of a real job
-// does not duplicate messages; only the rehearsal's network does.
+// arrived handles a worker's message that its gradient is on the way, and what it reports of its tree. The transport of
+// a real job does not duplicate messages; only the rehearsal's network does.
 func (w *stage) arrived(c *director, life int, rec star.Record, report *wire.Bundle, fault *wire.Fault) {
 	s := &c.sessions[rec.Worker]
 	if c != w.c || life != s.life || rec.Step <= s.arrived || !c.e.Worker(rec.Worker).Live || len(s.told) == 0 || rec.Step < s.told[0].step {
@@ -369,7 +370,8 @@ func (w *stage) join() {
 	w.tell(shard)
 }
 
-// replace starts another coordinator from the state of the servers that it can reach. Live workers connect to it at once.
+// replace starts another coordinator from the state of the servers that it can reach. Live workers connect to it at
+// once.
 func (w *stage) replace() {
 	gen := w.c.gen + 1
 	var claims []replica.Claim

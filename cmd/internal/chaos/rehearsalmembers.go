@@ -109,7 +109,8 @@ func (w *stage) copyAt(s, shard int) *holding {
 	return w.servers[s].copies[shard]
 }
 
-// takes reports whether a copy accepts a gradient of a worker of that term; reads whether it answers one with parameters.
+// takes reports whether a copy accepts a gradient of a worker of that term; reads whether it answers one with
+// parameters.
 func (w *stage) takes(h *holding, term int64) bool {
 	if w.Unfenced {
 		return true

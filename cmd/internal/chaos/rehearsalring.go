@@ -25,9 +25,9 @@ var RehearsableRings = []string{
 // exchanges is the mean time that members of a ring need for a vector.
 const exchanges = 3 * time.Millisecond
 
-// arena is a rehearsal of an all-reduce. coord/engine/rehearsal has its members and lists the possible events; arena draws their
-// times, together with the schedule of faults. Way 0 is that of the coordinator, way 1+w those that worker w has opened to others,
-// as for a real job (docs/chaos.md).
+// arena is a rehearsal of an all-reduce. coord/engine/rehearsal has its members and lists the possible events; arena
+// draws their times, together with the schedule of faults. Way 0 is that of the coordinator, way 1+w those that worker
+// w has opened to others, as for a real job (docs/chaos.md).
 type arena struct {
 	Rehearsal
 	*clock
@@ -155,7 +155,8 @@ func (w *arena) comeBack(i star.Worker) {
 	w.at(w.now+w.after(returns), try)
 }
 
-// fail makes the exchange of a worker fail, unless no round was made since the last failure: a ring that fails repeatedly ends the job.
+// fail makes the exchange of a worker fail, unless no round was made since the last failure: a ring that fails
+// repeatedly ends the job.
 func (w *arena) fail(i int) {
 	if k := star.Worker(i); w.ring.Busy(k) && w.version() != w.failed {
 		w.failed = w.version()

@@ -63,7 +63,8 @@ func (w *stage) content(g replica.Gradient) []wire.Share {
 	return []wire.Share{{Worker: g.Worker, Step: g.Step, Samples: w.batches[g].Count}}
 }
 
-// climb makes a worker that has computed pass on its gradient and those of its children. It reports whether the worker may announce it.
+// climb makes a worker that has computed pass on its gradient and those of its children. It reports whether the worker
+// may announce it.
 func (w *stage) climb(i int, g replica.Gradient) bool {
 	k := w.workers[i]
 	if k.detached {

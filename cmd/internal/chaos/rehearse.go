@@ -15,7 +15,8 @@ import (
 	"star/transport/wire"
 )
 
-// Takeover is a fault of rehearsals: another process takes over the coordination while messages of the first one are in flight.
+// Takeover is a fault of rehearsals: another process takes over the coordination while messages of the first one are in
+// flight.
 const Takeover Kind = "takeover"
 
 // RehearsalKinds are the faults of a rehearsal. No process in it has a wall clock.
@@ -24,10 +25,10 @@ var RehearsalKinds = append(slices.DeleteFunc(slices.Clone(Kinds), func(k Kind) 
 // rehearsedModes are the modes of jobs without trees; the seed selects one.
 var rehearsedModes = []string{"asgd", "ssgd", "x=2", "backup=1", "groups=0,1/2"}
 
-// Rehearsal is a job in virtual time that runs the code of real jobs. With servers, engine.Shards decides in one of several modes,
-// engine.Copies decides when members are informed, package replica tracks which server has what, and package takeover decides where
-// another coordinator continues; in a ring, engine.Ring decides. The network of servers loses, duplicates, delays and reorders messages.
-// The comment of a field says what zero means.
+// Rehearsal is a job in virtual time that runs the code of real jobs. With servers, engine.Shards decides in one of
+// several modes, engine.Copies decides when members are informed, package replica tracks which server has what, and
+// package takeover decides where another coordinator continues; in a ring, engine.Ring decides. The network of servers
+// loses, duplicates, delays and reorders messages. The comment of a field says what zero means.
 type Rehearsal struct {
 	Seed    uint64
 	Workers int           // zero: 3; at least 4 in a ring, 5 in trees
@@ -383,7 +384,8 @@ func (w *stage) suffer(f Fault) {
 	}
 }
 
-// spare reports whether a server may be lost: another server has its data. The job promises nothing once all copies are lost.
+// spare reports whether a server may be lost: another server has its data. The job promises nothing once all copies are
+// lost.
 func (w *stage) spare(s int) bool {
 	for shard := range w.Shards {
 		v := w.c.Table.View(shard)
@@ -415,7 +417,8 @@ func (w *stage) stuck() {
 	broken("a stall: %d firings, %d acknowledged", st.Seq, w.c.Table.Acked())
 }
 
-// compare checks at the end that every sample is in every copy, once, in the same order, except for gradients that a plan leaves out.
+// compare checks at the end that every sample is in every copy, once, in the same order, except for gradients that a
+// plan leaves out.
 func (w *stage) compare() {
 	for shard := range w.Shards {
 		v := w.c.Table.View(shard)

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Whatever happens, and in whatever mode, a job with copies keeps its promises, with a tree or without; without fencing it does not for long.
+// Whatever happens, and in whatever mode, a job with copies keeps its promises, with a tree or without; without fencing
+// it does not for long.
 func TestRehearsals(t *testing.T) {
 	seeds := uint64(150)
 	if testing.Short() {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// The log of an all-reduce of three workers with batches of 4. Worker 2 is lost with the second round: worker 0 has made it, so it counts, and worker 1 has no record of it.
+// The log of an all-reduce of three workers with batches of 4. Worker 2 is lost with the second round: worker 0 has
+// made it, so it counts, and worker 1 has no record of it.
 const ringLog = `{"type":"start","format":1}
 {"type":"train","t":1,"workers":3,"shards":0,"limit":28,"version":0}
 {"type":"record","t":1.1,"worker":0,"step":0,"samples":4,"loss":2}
@@ -23,7 +24,8 @@ const ringLog = `{"type":"start","format":1}
 {"type":"summary","samples":28,"wasted_samples":0,"updates":1,"wall_s":1}
 `
 
-// The next coordinator of a ring begins with what its members remember, and learns of later versions when they form a ring.
+// The next coordinator of a ring begins with what its members remember, and learns of later versions when they form a
+// ring.
 func TestReignsOfARing(t *testing.T) {
 	const first = `{"type":"start","format":1}
 {"type":"train","t":1,"workers":2,"shards":0,"limit":24,"version":0}
@@ -53,8 +55,8 @@ func TestReignsOfARing(t *testing.T) {
 	}
 }
 
-// A program that makes several updates of each batch (session.Enrolment.Turns) has the samples of a batch counted in the
-// first: the pieces of the others begin where its own do, and are empty.
+// A program that makes several updates of each batch (session.Enrolment.Turns) has the samples of a batch counted in
+// the first: the pieces of the others begin where its own do, and are empty.
 func TestJudgeTurns(t *testing.T) {
 	const last = `{"type":"fire","t":1.7,"seq":3,"version":3,"workers":[0,1],"staleness":[0,0],"pieces":[20,4,24,4],"samples":28}`
 	again := strings.NewReplacer(`"seq":3,"version":3`, `"seq":4,"version":4`, "[20,4,24,4]", "[20,0,24,0]").Replace(last)

@@ -12,8 +12,9 @@ import (
 // Kind is a kind of fault.
 type Kind string
 
-// Kinds of faults. A worker is killed, terminated, paused, or stopped for 800 ms of each second. The connections to a server
-// are closed, silenced, slowed, or have a bit flipped. A server is killed, and the job restarts from its last checkpoint.
+// Kinds of faults. A worker is killed, terminated, paused, or stopped for 800 ms of each second. The connections to a
+// server are closed, silenced, slowed, or have a bit flipped. A server is killed, and the job restarts from its last
+// checkpoint.
 const (
 	Kill      Kind = "kill"
 	Term      Kind = "term"
@@ -28,7 +29,8 @@ const (
 	// Coordinator kills the coordinating process where others may take over.
 	Coordinator Kind = "coordinator"
 
-	// HandOver terminates the coordinating process gracefully, so that another one takes over before its absence is noticed.
+	// HandOver terminates the coordinating process gracefully, so that another one takes over before its absence is
+	// noticed.
 	HandOver Kind = "hand-over"
 
 	// Clock makes the wall clock of a process jump forward or back, and later corrects it (Jump).
@@ -119,7 +121,8 @@ type Options struct {
 	Longest          time.Duration // no fault lasts longer
 	Most             int           // most servers that are killed
 	Successors       int           // most coordinators that are killed
-	// Return is the time after which replacements are in place and as many workers may be lost again. 0: workers do not return.
+	// Return is the time after which replacements are in place and as many workers may be lost again. 0: workers do not
+	// return.
 	Return time.Duration
 
 	Copied time.Duration // the same for servers with copies
@@ -129,8 +132,8 @@ type Options struct {
 // A clock jumps by a second to a day: from a small correction to a wrong time zone or date.
 const leastJump, mostJump = time.Second, 24 * time.Hour
 
-// Schedule makes faults from a seed, in the order of their times: intervals are exponential, everything else is uniform.
-// Equal Options give equal faults.
+// Schedule makes faults from a seed, in the order of their times: intervals are exponential, everything else is
+// uniform. Equal Options give equal faults.
 func Schedule(o Options) []Fault {
 	rnd := rand.New(rand.NewPCG(o.Seed, 0x5eed))
 	var fs []Fault
@@ -183,7 +186,8 @@ func Schedule(o Options) []Fault {
 	}
 }
 
-// quota limits how many processes of a kind may be lost. It is full again if none was lost for the time that replacements need.
+// quota limits how many processes of a kind may be lost. It is full again if none was lost for the time that
+// replacements need.
 type quota struct {
 	most   int
 	refill time.Duration // 0: no replacements

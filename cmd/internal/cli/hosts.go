@@ -15,8 +15,8 @@ import (
 	"star/cluster/inventory"
 )
 
-// MoveWait is the least time that star ctl waits for a shard to move. The coordinator gives up earlier, unless the shard is
-// large.
+// MoveWait is the least time that star ctl waits for a shard to move. The coordinator gives up earlier, unless the
+// shard is large.
 const MoveWait = 5 * time.Minute
 
 // askTimeout is the time in which a host must list its GPUs. It is longer than what its driver is given.

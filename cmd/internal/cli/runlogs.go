@@ -14,8 +14,8 @@ import (
 	"star/runlog/parts"
 )
 
-// ReadRunLog passes the lines of the run log at name, or of the job in that folder, to each. If lines are missing, it prints
-// on standard error which, and what that means for answer, the result of the command.
+// ReadRunLog passes the lines of the run log at name, or of the job in that folder, to each. If lines are missing, it
+// prints on standard error which, and what that means for answer, the result of the command.
 func ReadRunLog(name, answer string, each func(runlog.Line)) error {
 	f, err := OpenRun(name)
 	if err != nil {
@@ -54,7 +54,8 @@ func OpenLog(path string, open func(string) (*parts.File, error)) (*parts.File, 
 // runsIn suggests a path in place of a folder without a run log, which may contain folders of several jobs.
 func runsIn(dir string) string {
 	logs, err := filepath.Glob(filepath.Join(dir, "*", process.RunLogName))
-	if err != nil || len(logs) == 0 { // an error is of the pattern: the folder's name has letters that mean something in it
+	// an error is of the pattern: the folder's name has letters that mean something in it
+	if err != nil || len(logs) == 0 {
 		return "want a run log, or the folder that a job had as --out"
 	}
 	for i := range logs {

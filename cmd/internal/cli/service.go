@@ -14,8 +14,8 @@ import (
 const SchedDir = "star-sched"
 
 // ScheduledJob returns the address of a job's coordinator and the token that it takes. A job of star sched serve has a
-// token of its own, which the service gives to its owner; STAR_TOKEN may be that of the services. addr is the address that
-// the caller was given, or empty.
+// token of its own, which the service gives to its owner; STAR_TOKEN may be that of the services. addr is the address
+// that the caller was given, or empty.
 func ScheduledJob(ctx context.Context, s *settings.Set, dir, job, addr, token string, timeout time.Duration) (string, string, error) {
 	name, in := cmp.Or(addr, job), cmp.Or(dir, SchedDir)
 	if dir == "" {

@@ -10,7 +10,8 @@ import (
 	"star/internal/settings"
 )
 
-// resolved reads a tool's settings. It returns true after it has printed them (--print-config): the command is done then.
+// resolved reads a tool's settings. It returns true after it has printed them (--print-config): the command is done
+// then.
 func resolved(cmd *cobra.Command, s *settings.Set) (done bool, err error) {
 	if _, err := s.Resolve(settings.Sources{Environ: Environ(), Others: settings.JobNames()}); err != nil {
 		return false, err
@@ -28,8 +29,8 @@ func resolved(cmd *cobra.Command, s *settings.Set) (done bool, err error) {
 	return false, nil
 }
 
-// Bind declares a tool's settings as flags of its command, which reads them before it runs: with --print-config it prints
-// them instead. cmd.RunE is set.
+// Bind declares a tool's settings as flags of its command, which reads them before it runs: with --print-config it
+// prints them instead. cmd.RunE is set.
 func Bind(cmd *cobra.Command, s *settings.Set) {
 	s.Bind(cmd)
 	run := cmd.RunE

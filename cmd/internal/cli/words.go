@@ -16,13 +16,14 @@ func Dash(s string) string {
 	return s
 }
 
-// SimBaselines joins the parts of a list of names with settings that was split at its commas: of a:k=1,l=2,x=3,b, k and l are
-// settings of a.
+// SimBaselines joins the parts of a list of names with settings that was split at its commas: of a:k=1,l=2,x=3,b, k and
+// l are settings of a.
 func SimBaselines(list []string) []string {
 	var names []string
 	for _, part := range list {
 		key, _, has := strings.Cut(part, "=")
-		if len(names) > 0 && (has && isSetting(names[len(names)-1], key) || part != "" && part[0] >= '0' && part[0] <= '9') { // of shares, of workers
+		// of shares, of workers
+		if len(names) > 0 && (has && isSetting(names[len(names)-1], key) || part != "" && part[0] >= '0' && part[0] <= '9') {
 			names[len(names)-1] += "," + part
 			continue
 		}

@@ -44,7 +44,8 @@ func Reach(ctx context.Context, network transport.Network, name, addr, token str
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return nil, &unreachableError{addr, dial.Err}
 	}
-	if silent := errors.Is(err, context.DeadlineExceeded); silent || errors.Is(err, transport.ErrNotSTAR) && job.ExitCode(err) == exitcode.Failure { // TLS on one side only has a code of its own
+	// TLS on one side only has a code of its own
+	if silent := errors.Is(err, context.DeadlineExceeded); silent || errors.Is(err, transport.ErrNotSTAR) && job.ExitCode(err) == exitcode.Failure {
 		return nil, &unreachableError{addr, err}
 	}
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"star/modes"
 )
 
-// Screen shows a job: on a terminal as a live table below the lines of its processes, elsewhere as a plain line periodically.
-// Its methods may be called from several goroutines.
+// Screen shows a job: on a terminal as a live table below the lines of its processes, elsewhere as a plain line
+// periodically. Its methods may be called from several goroutines.
 type Screen struct {
 	w      io.Writer
 	source string // in front of plain lines
@@ -49,7 +49,8 @@ const tracebacksKept = 100
 // reasonLength is the number of bytes that identify a reason: the text after it differs between lines.
 const reasonLength = 80
 
-// brief removes a reason that a process has printed before. Processes end one after the other for the reason of the first one.
+// brief removes a reason that a process has printed before. Processes end one after the other for the reason of the
+// first one.
 func (s *Screen) brief(line string) string {
 	s.reasons.Length = reasonLength
 	var fields map[string]json.RawMessage
@@ -110,7 +111,8 @@ func (s *Screen) Say(source, line string) {
 	s.draw()
 }
 
-// Relay prints a block of lines of a process. It prints only the last line of a traceback that another process has printed before.
+// Relay prints a block of lines of a process. It prints only the last line of a traceback that another process has
+// printed before.
 func (s *Screen) Relay(source string, block []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +144,8 @@ func lastLine(text string) bool {
 	return json.Unmarshal([]byte(text), &line) == nil && strings.HasPrefix(line.Msg, "star: ")
 }
 
-// line writes one line of a process. With --log-format json it writes JSON; lines of processes are JSON already, except for their last
-// ones.
+// line writes one line of a process. With --log-format json it writes JSON; lines of processes are JSON already, except
+// for their last ones.
 func (s *Screen) line(source, text string) {
 	switch {
 	case !s.json:
@@ -200,8 +202,8 @@ func (s *Screen) Show(st coord.Status) {
 	s.line(s.source, text)
 }
 
-// extremes are the workers with the shortest and the longest compute time. In a queue of samples these do not show which
-// worker is slow: rounds take the same time, and a fast worker takes more samples.
+// extremes are the workers with the shortest and the longest compute time. In a queue of samples these do not show
+// which worker is slow: rounds take the same time, and a fast worker takes more samples.
 func extremes(st coord.Status) string {
 	ws := slices.DeleteFunc(slices.Clone(st.Workers), func(w coord.WorkerStatus) bool { return w.Compute <= 0 || w.State == "absent" })
 	if p, err := modes.Parse(st.Mode, len(st.Workers)); err == nil && p.Queue > 0 || len(ws) == 0 {
@@ -219,8 +221,8 @@ func extremes(st coord.Status) string {
 	return fmt.Sprintf("  compute %s (worker %d) to %s (worker %d)", Seconds(fastest.Compute), fastest.Worker, Seconds(slowest.Compute), slowest.Worker)
 }
 
-// fit shortens a table to the height of a terminal, with one line above and the cursor below it: lines that have scrolled away cannot be
-// erased, and some terminals keep what is erased from the first line. A height of 0 is unknown.
+// fit shortens a table to the height of a terminal, with one line above and the cursor below it: lines that have
+// scrolled away cannot be erased, and some terminals keep what is erased from the first line. A height of 0 is unknown.
 func fit(lines []string, height int) []string {
 	room := max(height-2, 2)
 	if height <= 0 || len(lines) <= room {

@@ -88,7 +88,8 @@ func TestLinesAreOneLineEach(t *testing.T) {
 	}
 }
 
-// A slow worker is marked with the cause; how far the job is, when it ends, and its accuracy are there at 80 columns, however long the mode's name is.
+// A slow worker is marked with the cause; how far the job is, when it ends, and its accuracy are there at 80 columns,
+// however long the mode's name is.
 func TestTableAt80Columns(t *testing.T) {
 	st := coord.Status{Phase: "training", Mode: "ssgd queue=8 shares=" + strings.Repeat("32,", 40) + "32", Version: 123456, Samples: 635000, Limit: 1000000, EpochSize: 100000,
 		Rate: 15211, Loss: 0.0013, TestAcc: 0.9975, Noise: coord.NoiseStatus{Scale: 31}}
@@ -117,7 +118,8 @@ func TestTableAt80Columns(t *testing.T) {
 	}
 }
 
-// The reason that ends one process after the other is printed in full once, beside the traceback of the program; what programs print otherwise stays as it is.
+// The reason that ends one process after the other is printed in full once, beside the traceback of the program; what
+// programs print otherwise stays as it is.
 func TestReasonsOnce(t *testing.T) {
 	why := "the settings of the optimizer were changed after the first batch, from [{'lr': 0.1}] to [{'lr': 0.025}]"
 	var out bytes.Buffer

@@ -17,7 +17,8 @@ func Table(s coord.Status, width int) []string {
 		line("%s  waiting for %s", s.Phase, s.Waiting)
 		return out
 	}
-	line("%s", strings.TrimSpace(fmt.Sprintf("%-10s %s", s.Phase, progress(s)))) // the longest part is cut; progress has a line of its own
+	// the longest part is cut; progress has a line of its own
+	line("%s", strings.TrimSpace(fmt.Sprintf("%-10s %s", s.Phase, progress(s))))
 	mode := fmt.Sprintf("v%d  mode %s", s.Version, s.Mode)
 	if s.Noise.Scale > 0 {
 		mode = fmt.Sprintf("v%d  noise scale %.0f  mode %s", s.Version, s.Noise.Scale, s.Mode)

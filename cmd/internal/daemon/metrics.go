@@ -125,7 +125,8 @@ func (b *board) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// ready answers /readyz: 200 once the job trains (or if this process only hosts shards), else 503 with the reason for waiting.
+// ready answers /readyz: 200 once the job trains (or if this process only hosts shards), else 503 with the reason for
+// waiting.
 func (b *board) ready(w http.ResponseWriter, r *http.Request) {
 	if b.coordinator.Load() == nil {
 		fmt.Fprintln(w, "ok")

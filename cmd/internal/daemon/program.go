@@ -189,8 +189,8 @@ func (p *program) ended(err error) error {
 	return err
 }
 
-// programError is the program's reason for its failure, in brief: the program prints it in full. Its exit code is the program's, where
-// this process has started it.
+// programError is the program's reason for its failure, in brief: the program prints it in full. Its exit code is the
+// program's, where this process has started it.
 type programError struct {
 	error
 	code int

@@ -32,8 +32,8 @@ func Devices(ctx context.Context) ([]gpu.Device, error) {
 	return gpu.List(ctx, gpu.Config{Sampler: samplerCommand()})
 }
 
-// Sampler prints the driver's state of a GPU, a JSON line per period, until its standard input ends. Workers start it as a process, so
-// that a driver that crashes or hangs does not affect the worker.
+// Sampler prints the driver's state of a GPU, a JSON line per period, until its standard input ends. Workers start it
+// as a process, so that a driver that crashes or hangs does not affect the worker.
 func Sampler() *cobra.Command {
 	var device string
 	var every time.Duration

@@ -16,7 +16,8 @@ import (
 	"star/runlog/parts"
 )
 
-// scalars writes what TensorBoard shows of a job while it runs (--tensorboard): an event file for each run log that this process writes.
+// scalars writes what TensorBoard shows of a job while it runs (--tensorboard): an event file for each run log that
+// this process writes.
 type scalars struct {
 	dir, out string // the folder of event files, "" if none are wanted; that of run logs
 	log      *slog.Logger
@@ -25,7 +26,8 @@ type scalars struct {
 	stop func()
 }
 
-// Live event files have scalars of updates and iterations this often, so that a fast job makes no file that is too large to look at.
+// Live event files have scalars of updates and iterations this often, so that a fast job makes no file that is too
+// large to look at.
 const scalarsEvery = 500 * time.Millisecond
 
 // begin follows the run log that is begun now. What has gone before is over.

@@ -10,12 +10,14 @@ import (
 	"star/internal/exitcode"
 )
 
-// needed is the address space in bytes that a process reserves before it trains anything: some 0.6 GB for Go's heap, and for each thread 8 MB of stack and up to
-// 64 MB of the C library's heap. Measured with a job of one worker on linux/amd64: with 0.8 GB Go cannot begin, with 1.5 GB threads could not be made in the
-// middle of the job, with 2 GB all went well.
+// needed is the address space in bytes that a process reserves before it trains anything: some 0.6 GB for Go's heap,
+// and for each thread 8 MB of stack and up to 64 MB of the C library's heap. Measured with a job of one worker on
+// linux/amd64: with 0.8 GB Go cannot begin, with 1.5 GB threads could not be made in the middle of the job, with 2 GB
+// all went well.
 const needed = 2_000_000_000
 
-// Room reports that the limit of the address space (ulimit -v) is less than a process needs, which would else end in a crash of Go's runtime.
+// Room reports that the limit of the address space (ulimit -v) is less than a process needs, which would else end in a
+// crash of Go's runtime.
 func Room() error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_AS, &l); err != nil {

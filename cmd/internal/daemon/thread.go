@@ -16,7 +16,8 @@ func onMainThread(f func()) {
 	<-done
 }
 
-// serveMainThread runs a program on other threads, and the functions of onMainThread on this one. It returns the program's exit code.
+// serveMainThread runs a program on other threads, and the functions of onMainThread on this one. It returns the
+// program's exit code.
 func serveMainThread(program func() int) int {
 	code := make(chan int, 1)
 	go func() { code <- program() }()

@@ -13,14 +13,17 @@ import (
 	"star/internal/exitcode"
 )
 
-// small is the limit from which on the user's threads are not counted: hosts of many processes have higher ones, and counting reads a file of each process.
+// small is the limit from which on the user's threads are not counted: hosts of many processes have higher ones, and
+// counting reads a file of each process.
 const small = 4096
 
-// perProcess is how many threads a process of a job has: one for each processor that it may use, and those of the runtime and of files, names and processes. A job of five processes
-// on two processors ended with success where the limit was 80, and crashed where it was 40.
+// perProcess is how many threads a process of a job has: one for each processor that it may use, and those of the
+// runtime and of files, names and processes. A job of five processes on two processors ended with success where the
+// limit was 80, and crashed where it was 40.
 func perProcess() int { return 12 + runtime.GOMAXPROCS(0) }
 
-// Threads reports that the limit of the user's threads (ulimit -u) leaves too few for n processes of a job, which would else end in a crash of Go's runtime.
+// Threads reports that the limit of the user's threads (ulimit -u) leaves too few for n processes of a job, which would
+// else end in a crash of Go's runtime.
 func Threads(processes int) error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &l); err != nil || l.Cur >= small || unlimited() {
@@ -46,7 +49,8 @@ func (e *threadsError) Error() string {
 // ExitCode is the exit code for a lack of resources.
 func (e *threadsError) ExitCode() int { return exitcode.Lost }
 
-// unlimited reports whether the kernel exempts this process from the limit: root, and processes with CAP_SYS_ADMIN or CAP_SYS_RESOURCE.
+// unlimited reports whether the kernel exempts this process from the limit: root, and processes with CAP_SYS_ADMIN or
+// CAP_SYS_RESOURCE.
 func unlimited() bool {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// The restart of a process that fails by itself soon after its start waits twice as long each time. A process that was killed, or that ran for some time, is restarted without that wait.
+// The restart of a process that fails by itself soon after its start waits twice as long each time. A process that was
+// killed, or that ran for some time, is restarted without that wait.
 func TestBackOff(t *testing.T) {
 	exits := func(code int) error { return exec.Command("sh", "-c", fmt.Sprintf("exit %d", code)).Run() }
 	killed := exec.Command("sh", "-c", "kill -9 $$").Run()
@@ -37,7 +38,8 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
-// A process that is started again is told the same as the one before: as many servers, also those that only hold copies.
+// A process that is started again is told the same as the one before: as many servers, also those that only hold
+// copies.
 func TestStartedAgainIsToldTheSame(t *testing.T) {
 	job := jobtest.Settings(t, "--coordinators", "3", "--shards", "1", "--replicas", "2", "--worker-restarts", "1")
 	r := &Launch{job: job, Options: Options{Screen: console.NewScreen(job)}, electors: electors{count: 3, addrs: make([]string, 3)}, left: 1, again: make(chan *child, 1), addr: "127.0.0.1:7700"}

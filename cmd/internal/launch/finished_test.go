@@ -20,7 +20,8 @@ func TestLateServersOfAFinishedJob(t *testing.T) {
 	}
 	for _, electors := range []int{0, 3} {
 		r := &Launch{job: &settings.Job{}, Options: Options{Screen: console.NewScreen(&settings.Job{})}, ended: make(chan exit), over: make(chan struct{})}
-		r.job.WorkerRestarts, r.left = 2, 1 // a worker was restarted: the processes that are left get the signal after a second
+		// a worker was restarted: the processes that are left get the signal after a second
+		r.job.WorkerRestarts, r.left = 2, 1
 		r.electors.count = electors
 		var children []*child
 		for rank := range max(1, electors) + 2 {
@@ -40,8 +41,8 @@ func TestLateServersOfAFinishedJob(t *testing.T) {
 	}
 }
 
-// The caller's command may do what it wants behind its loop when the job is over, and its exit code is that of star run.
-// A worker that has not ended in good order is killed.
+// The caller's command may do what it wants behind its loop when the job is over, and its exit code is that of star
+// run. A worker that has not ended in good order is killed.
 func TestCommandsGoOnBehindTheJob(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs sh(1)")

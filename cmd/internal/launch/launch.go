@@ -886,7 +886,8 @@ func (r *Launch) report(failed error) error {
 	}
 	var result runlog.Result
 	err := json.Unmarshal(r.result.Bytes(), &result)
-	for i := range r.electors.results { // the last coordinator, and perhaps its predecessor, if that was lost while it reported the end
+	// the last coordinator, and perhaps its predecessor, if that was lost while it reported the end
+	for i := range r.electors.results {
 		if err != nil {
 			result = runlog.Result{}
 			err = json.Unmarshal(r.electors.results[i].Bytes(), &result)

@@ -115,8 +115,8 @@ func Generation(place string) (g int64) {
 	return g
 }
 
-// last returns the checkpoint that the job resumes from: its newest complete one, or the one it started with. news describes it
-// and the lost progress. Generations up to before belong to other jobs. unseen is an object store's error.
+// last returns the checkpoint that the job resumes from: its newest complete one, or the one it started with. news
+// describes it and the lost progress. Generations up to before belong to other jobs. unseen is an object store's error.
 func (r *Launch) last(before int64) (from, news string, unseen error) {
 	end := r.far
 	if r.Spread == nil {

@@ -316,8 +316,8 @@ func (s *Spread) coordinators(job *settings.Job) (addrs []string, err error) {
 	return addrs, nil
 }
 
-// A command of the user's own travels with the settings, in a variable: a shell in between, such as that of ssh, would split it into
-// words and interpret it.
+// A command of the user's own travels with the settings, in a variable: a shell in between, such as that of ssh, would
+// split it into words and interpret it.
 const (
 	CommandRole     = "command"
 	CommandVariable = "INSIDE_STAR_COMMAND" // its words, a JSON list

@@ -13,8 +13,8 @@ import (
 	"star/worker/inject"
 )
 
-// Check checks the settings before any process starts: for star run, which would otherwise get the errors from each of its children.
-// It opens the data set and matches the model with it, unless workers have their own.
+// Check checks the settings before any process starts: for star run, which would otherwise get the errors from each of
+// its children. It opens the data set and matches the model with it, unless workers have their own.
 func Check(job *settings.Job, own bool) error {
 	if err := server.Check(ServerOf(job, nil)); err != nil {
 		return err

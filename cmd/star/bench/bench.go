@@ -62,8 +62,8 @@ type suite struct {
 	// check, if not nil, finds mistakes in the settings before anything is measured.
 	check func() error
 
-	// finish, if not nil, runs after the result is printed. Its output is not the result: where that is JSON, it goes to standard
-	// error.
+	// finish, if not nil, runs after the result is printed. Its output is not the result: where that is JSON, it goes to
+	// standard error.
 	finish func(w io.Writer, result any) error
 }
 
@@ -480,7 +480,8 @@ type stepReport struct {
 	Exchange []bench.ExchangeResult `json:"exchange,omitempty"` // with --arch allreduce, and then alone
 }
 
-// overhead is the step of a real job beside the minimum: the step of a bare job of processes that compute and move the same bytes.
+// overhead is the step of a real job beside the minimum: the step of a bare job of processes that compute and move the
+// same bytes.
 type overhead struct {
 	Model    string  `json:"model"`
 	Ranks    int     `json:"ranks"`

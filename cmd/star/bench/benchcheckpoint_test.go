@@ -10,7 +10,8 @@ import (
 	"star/train/checkpoint"
 )
 
-// Updates every 10 ms, and every 12.5 ms for a second behind the beginning of each checkpoint: it costs a fifth of that second.
+// Updates every 10 ms, and every 12.5 ms for a second behind the beginning of each checkpoint: it costs a fifth of that
+// second.
 func TestCostOfCheckpoints(t *testing.T) {
 	dir := t.TempDir()
 	place := filepath.Join(dir, "checkpoints", checkpoint.Name(1, 1))

@@ -185,9 +185,9 @@ func seen(path string) (*seenRun, error) {
 	return r, nil
 }
 
-// replayedTimes are the times of a trace plus the overhead of a real worker: in the first iterations the overhead measured there, since
-// loading and other work that is done once happens in these, then that of one of its later iterations. That is drawn for each step, the
-// same for all: other load of the machine delays them together.
+// replayedTimes are the times of a trace plus the overhead of a real worker: in the first iterations the overhead
+// measured there, since loading and other work that is done once happens in these, then that of one of its later
+// iterations. That is drawn for each step, the same for all: other load of the machine delays them together.
 type replayedTimes struct {
 	*trace.Trace
 	workers int
@@ -555,7 +555,8 @@ type replayedTask struct {
 	turns []pgns.Change
 }
 
-// early is a gradient that is computed as soon as its parameters are known: a worker reports its norm when it announces the gradient.
+// early is a gradient that is computed as soon as its parameters are known: a worker reports its norm when it announces
+// the gradient.
 type early struct {
 	vec           []float32
 	from          int64

@@ -23,7 +23,8 @@ import (
 // errNoSchedule means that a path is not a schedule, but may be a run log.
 var errNoSchedule = errors.New("no schedule")
 
-// readSchedule reads what star view and star report show as a schedule: the events of star sched sim, or the folder of star sched serve.
+// readSchedule reads what star view and star report show as a schedule: the events of star sched sim, or the folder of
+// star sched serve.
 func readSchedule(path string) (s web.Schedules, err error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -248,7 +248,8 @@ func (c *converting) load(w io.Writer, from, to string) error {
 	if err != nil {
 		return err
 	}
-	m.Version, m.Samples, m.Cursor, m.FirstAttempt, m.Data, m.Extra = 1, 0, 0, 0, nil, checkpoint.Extra{} // of version 0 workers would make their own from the seed
+	// of version 0 workers would make their own from the seed
+	m.Version, m.Samples, m.Cursor, m.FirstAttempt, m.Data, m.Extra = 1, 0, 0, 0, nil, checkpoint.Extra{}
 	m.Created, m.Program, m.Commit = time.Now().UTC().Format(time.RFC3339), build.Program, build.Commit()
 	m.Generation = 1 + launch.Generation(to)
 	dir := checkpoint.Join(to, checkpoint.Name(m.Version, m.Generation))

@@ -1,2 +1,3 @@
-// Package ops has the commands of star for operating jobs and hosts: star ctl, doctor, certs, cluster, checkpoint, eval, install.
+// Package ops has the commands of star for operating jobs and hosts: star ctl, doctor, certs, cluster, checkpoint,
+// eval, install.
 package ops

@@ -247,8 +247,8 @@ func restore(c *checkpoint.Checkpoint, model train.Model, here string) error {
 	return nil
 }
 
-// alike reports whether the tensors of a checkpoint are those of a model, with any types, and with names that wrappers of PyTorch add.
-// Complex buffers, which programs have last, may be missing: earlier versions did not save them.
+// alike reports whether the tensors of a checkpoint are those of a model, with any types, and with names that wrappers
+// of PyTorch add. Complex buffers, which programs have last, may be missing: earlier versions did not save them.
 func alike(m *checkpoint.Manifest, model train.Model) bool {
 	layout, buffers := checkpoint.PlainLayout(m.Layout, m.BufferLayout)
 	own, ownBuffers := checkpoint.PlainLayout(named(model.Layout()), named(model.BufferLayout()))

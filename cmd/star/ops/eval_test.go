@@ -20,8 +20,8 @@ import (
 	"star/train/net"
 )
 
-// What star eval says of a checkpoint is what the job said that has written it; star predict agrees with both, sample by sample. Models with statistics and models
-// of text too.
+// What star eval says of a checkpoint is what the job said that has written it; star predict agrees with both, sample
+// by sample. Models with statistics and models of text too.
 func TestEvalSaysWhatTheJobSaid(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	text := filepath.Join(t.TempDir(), "text.txt")

@@ -17,8 +17,8 @@ import (
 	"star/runlog"
 )
 
-// The host of a server becomes full while the job runs: star place proposes a move that pays, and has it carried out. The
-// job goes on to its end with every sample.
+// The host of a server becomes full while the job runs: star place proposes a move that pays, and has it carried out.
+// The job goes on to its end with every sample.
 func TestMovesAreCarriedOut(t *testing.T) {
 	dir := t.TempDir()
 	write := jobtest.Writer(t, dir)

@@ -1,2 +1,3 @@
-// Package plan has the commands of star for forecasts and places: star plan, place, inventory, limits, sim, replay, trace.
+// Package plan has the commands of star for forecasts and places: star plan, place, inventory, limits, sim, replay,
+// trace.
 package plan

@@ -265,8 +265,8 @@ func (p *planFlags) watch(f price.Forecast) (*resource.Watch, error) {
 	return w, nil
 }
 
-// affordable replaces a choice that the servers' host cannot afford by the cheapest affordable one, and records the reason for each
-// candidate.
+// affordable replaces a choice that the servers' host cannot afford by the cheapest affordable one, and records the
+// reason for each candidate.
 func (p *planFlags) affordable(f price.Forecast, cs []price.Candidate, r *planResult, d price.Decision) (price.Decision, error) {
 	w, err := p.watch(f)
 	if w == nil || err != nil {

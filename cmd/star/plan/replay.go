@@ -123,8 +123,9 @@ func replay(path string) (*replayed, error) {
 	r := &replayed{Decisions: []decision{}}
 	var pilot coord.Pilot
 	told, begun := int64(0), false
-	heard, last := int64(-1), time.Duration(0) // the last line that the job's pilot got, -1: unknown; the time of the last one
-	at := map[int64]int{}                      // decisions of the replay by After
+	// the last line that the job's pilot got, -1: unknown; the time of the last one
+	heard, last := int64(-1), time.Duration(0)
+	at := map[int64]int{} // decisions of the replay by After
 	logged := func(d decision) {
 		d.Logged = true
 		i, made := at[d.After]

@@ -59,7 +59,8 @@ func (r *piloted) ended() string {
 	return r.path
 }
 
-// Every setting of the job that its controller looks at is the replay's, too: whether workers may make steps of their own follows from six of them.
+// Every setting of the job that its controller looks at is the replay's, too: whether workers may make steps of their
+// own follows from six of them.
 func TestReplayLocalSteps(t *testing.T) {
 	job, err := settings.FromLog([]byte(`{"mode":"auto","workers":2}`))
 	if err != nil {

@@ -46,8 +46,9 @@ type simResult struct {
 	Regret        *regret  `json:"regret,omitempty"` // of auto, with --regret
 }
 
-// regret is what auto took more than the best mode of the table with the same seed, in seconds. The three parts add up to it: each is what one run takes more than the next, from auto's
-// by its first plan from its first change on, and by the best mode from there on, to the best mode from the beginning.
+// regret is what auto took more than the best mode of the table with the same seed, in seconds. The three parts add up
+// to it: each is what one run takes more than the next, from auto's by its first plan from its first change on, and by
+// the best mode from there on, to the best mode from the beginning.
 type regret struct {
 	Best     string  `json:"best"`
 	Seeing   float64 `json:"seeing_s"`   // until the first change; without one, all of it

@@ -12,7 +12,8 @@ import (
 	"star/runlog"
 )
 
-// worthOf reports whether the workers of a recorded job are faster together than the fastest of them alone: by the means of each worker's last iterations.
+// worthOf reports whether the workers of a recorded job are faster together than the fastest of them alone: by the
+// means of each worker's last iterations.
 func worthOf(out io.Writer, path string, asJSON bool) error {
 	f, err := cli.OpenRun(path)
 	if err != nil {

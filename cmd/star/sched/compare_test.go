@@ -10,7 +10,8 @@ import (
 	"star/sched"
 )
 
-// Two schedules of six jobs, by hand: one ends sooner, one later, one the same, two in one of them alone, and one is declined in both.
+// Two schedules of six jobs, by hand: one ends sooner, one later, one the same, two in one of them alone, and one is
+// declined in both.
 func TestPairUp(t *testing.T) {
 	nan, never := math.NaN(), math.Inf(1)
 	job := func(id string, deadline, start, end float64, why string) sched.Outcome {

@@ -92,7 +92,8 @@ var slurmStates = regexp.MustCompile(`^(drain|down|fail|maint|unknown)|\*`)
 func slurmNodes(text string) (nodes []slurmNode) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
-		if len(f) < 4 || slices.ContainsFunc(nodes, func(n slurmNode) bool { return n.name == f[0] }) { // once for each partition
+		// once for each partition
+		if len(f) < 4 || slices.ContainsFunc(nodes, func(n slurmNode) bool { return n.name == f[0] }) {
 			continue
 		}
 		n := slurmNode{name: f[0], host: f[2]}

@@ -13,7 +13,8 @@ import (
 	"star/sched/workload"
 )
 
-// epochTimes are the times of epochs that a file has: the output of a job with the time writer, or a run log of STAR (a folder of a job, or a file .jsonl, packed or not).
+// epochTimes are the times of epochs that a file has: the output of a job with the time writer, or a run log of STAR (a
+// folder of a job, or a file .jsonl, packed or not).
 func epochTimes(name string) (all []estimate.EpochTimes, err error) {
 	if i, err := os.Stat(name); err == nil && i.IsDir() || strings.Contains(name, ".jsonl") {
 		return runEpochs(name)
@@ -22,8 +23,9 @@ func epochTimes(name string) (all []estimate.EpochTimes, err error) {
 	return all, err
 }
 
-// runEpochs are those of a run log: before is until training began, after what the end took beside training (evaluation, checkpoint), which is not there if the job has not
-// ended. Epochs that are not whole, of a job that was resumed, or at the end, are left out.
+// runEpochs are those of a run log: before is until training began, after what the end took beside training
+// (evaluation, checkpoint), which is not there if the job has not ended. Epochs that are not whole, of a job that was
+// resumed, or at the end, are left out.
 func runEpochs(name string) ([]estimate.EpochTimes, error) {
 	var t estimate.EpochTimes
 	var epoch, next int64 // samples of one, and at which the present one ends

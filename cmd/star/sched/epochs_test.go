@@ -12,7 +12,8 @@ import (
 	"star/sched/estimate"
 )
 
-// Epochs of a run log are those that were seen from their beginning to their end, an update may end several, and what comes before and after them is counted apart.
+// Epochs of a run log are those that were seen from their beginning to their end, an update may end several, and what
+// comes before and after them is counted apart.
 func TestRunEpochs(t *testing.T) {
 	begin := []runlog.Entry{runlog.Start{Format: runlog.MaxFormat, Program: "star"}}
 	for i, c := range []struct {
@@ -25,7 +26,8 @@ func TestRunEpochs(t *testing.T) {
 		{updates: []int64{60, 100, 180, 200, 230}, want: estimate.EpochTimes{Before: 2, Epochs: []float64{2, 2}}},
 		{updates: []int64{60, 100, 180, 200}, done: true, want: estimate.EpochTimes{Before: 2, Epochs: []float64{2, 2}, After: .5}},
 		{updates: []int64{250}, want: estimate.EpochTimes{Before: 2, Epochs: []float64{1, 0}}},
-		{from: 7, updates: []int64{150, 190, 210, 250, 310}, want: estimate.EpochTimes{Before: 2, Epochs: []float64{2}}}, // 150 to 200 is the rest of one
+		// 150 to 200 is the rest of one
+		{from: 7, updates: []int64{150, 190, 210, 250, 310}, want: estimate.EpochTimes{Before: 2, Epochs: []float64{2}}},
 		{from: 7, updates: []int64{150, 190, 210}, wrong: "no epoch is over in it"},
 		{updates: []int64{60, 99}, wrong: "no epoch is over in it"},
 	} {

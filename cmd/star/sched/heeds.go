@@ -46,8 +46,8 @@ func (p *schedSim) noteUnused(w io.Writer, jobs []*sched.Job, o sched.Options) {
 	}
 }
 
-// notePredictions prints for policies that order jobs by a predicted duration how many jobs lack one: they count as the shortest. In the
-// format lucid each job has one, which may be 0.
+// notePredictions prints for policies that order jobs by a predicted duration how many jobs lack one: they count as the
+// shortest. In the format lucid each job has one, which may be 0.
 func (p *schedSim) notePredictions(w io.Writer, jobs []*sched.Job) {
 	for _, c := range []struct {
 		policy, column string

@@ -85,8 +85,8 @@ var variables = regexp.MustCompile(`(variable )?\b` + settings.Variable("") + `[
 // wholeNumbers are the keys of a job's file that are counts.
 var wholeNumbers = []string{"samples", "workers", "min-workers", "max-workers"}
 
-// fractions returns an error for a count in a job's file that is not an integer: the YAML package would truncate it. Other errors are
-// found later.
+// fractions returns an error for a count in a job's file that is not an integer: the YAML package would truncate it.
+// Other errors are found later.
 func fractions(text []byte) error {
 	var doc yaml.Node
 	if yaml.Unmarshal(text, &doc) != nil || len(doc.Content) == 0 {
@@ -164,7 +164,8 @@ func readJob(file string) (spec live.Spec, err error) {
 	var environment []string
 	spec.Settings = map[string]string{}
 	for written, v := range f.Settings {
-		name := strings.ToLower(strings.ReplaceAll(written, "_", "-")) // as it is in the end: settings reach processes as variables
+		// as it is in the end: settings reach processes as variables
+		name := strings.ToLower(strings.ReplaceAll(written, "_", "-"))
 		if slices.Contains(scheduled, name) {
 			return spec, bad(fmt.Errorf("settings: %s is the service's: the file's own keys are samples, workers, min-workers, max-workers", written))
 		}

@@ -10,7 +10,8 @@ import (
 	"star/job"
 )
 
-// What is wrong in the file of a job is found however it is written; a setting has one name in what is handed to the service.
+// What is wrong in the file of a job is found however it is written; a setting has one name in what is handed to the
+// service.
 func TestReadJob(t *testing.T) {
 	const j = "name: a\nsettings: {model: softmax, dataset: digits}\nsamples: 1000\n"
 	with := func(key string) string { return strings.Replace(j, "digits", "digits, "+key, 1) }

@@ -7,7 +7,8 @@ import (
 	"star/sched/market"
 )
 
-// A study of three configurations, by hand: two runs on demand, one of which did not end, four times as fast for half the money, and one without a price.
+// A study of three configurations, by hand: two runs on demand, one of which did not end, four times as fast for half
+// the money, and one without a price.
 func TestReportMarket(t *testing.T) {
 	run := func(seconds, cost float64, revoked int) *market.Run {
 		return &market.Run{Seconds: seconds, Accuracy: .9, Logged: !math.IsNaN(seconds), Cost: cost, Study: math.NaN(), Revoked: revoked}

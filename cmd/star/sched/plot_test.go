@@ -18,7 +18,8 @@ func TestSeedOf(t *testing.T) {
 	}
 }
 
-// A picture of two jobs that ended, one that did not and one that was declined: half of those that ended took no longer than 10 s, one of two GPUs is used for half of the time.
+// A picture of two jobs that ended, one that did not and one that was declined: half of those that ended took no longer
+// than 10 s, one of two GPUs is used for half of the time.
 func TestSchedCurves(t *testing.T) {
 	nan := math.NaN()
 	job := func(submit float64) *sched.Job { return &sched.Job{Submit: submit, GPUs: 1, Deadline: math.Inf(1)} }

@@ -35,8 +35,8 @@ const podVariable = "STAR_SCHED_POD"
 // podEvery is how often a pod is looked at.
 var podEvery = time.Second
 
-// podBegins is how long a pod may wait for a node, or for its image, before the service gets an error and retries later. A
-// cluster that adds nodes for waiting pods does so within some seconds, and keeps the node for the next one.
+// podBegins is how long a pod may wait for a node, or for its image, before the service gets an error and retries
+// later. A cluster that adds nodes for waiting pods does so within some seconds, and keeps the node for the next one.
 var podBegins = 2 * time.Minute
 
 // kubernetes has workers be pods. There is one host, with as many places as are given: Kubernetes finds the nodes.
@@ -98,7 +98,8 @@ func (e *schedEngine) pod(name string, env, own []string) (string, error) {
 			settings[name] = value
 		}
 	}
-	for _, name := range []string{"STAR_HOST_ID", "STAR_CHECKPOINT", "STAR_RESUME", "STAR_DATA", cli.AgentVariable} { // of the service's machine
+	// of the service's machine
+	for _, name := range []string{"STAR_HOST_ID", "STAR_CHECKPOINT", "STAR_RESUME", "STAR_DATA", cli.AgentVariable} {
 		delete(settings, name)
 	}
 	settings["STAR_OUT"], settings["STAR_HTTP"], settings["STAR_LISTEN"] = "/out", ":7071", ":7070"
@@ -191,8 +192,8 @@ func (p *podStatus) waits() string {
 	return ""
 }
 
-// followPod applies a pod, deletes it on a signal from told, and returns the exit code of its container when that has ended;
-// 143 and 137 if it is gone, with and without a signal, 69 if it does not begin.
+// followPod applies a pod, deletes it on a signal from told, and returns the exit code of its container when that has
+// ended; 143 and 137 if it is gone, with and without a signal, 69 if it does not begin.
 func followPod(name, namespace string, apply []byte, told <-chan os.Signal, says io.Writer) int {
 	if _, err := kubectl(namespace, apply, "apply", "-f", "-"); err != nil {
 		fmt.Fprintln(says, err)

@@ -100,8 +100,8 @@ func (t *jobTable) numbers(names ...string) ([]float64, error) {
 // before the job has run.
 var notFeatures = []string{"job_id", "order", "duration", "estimate", "history", "ebm_priority", "lgb_priority", "deadline", "submit", "submit_time", "state"}
 
-// predict learns from one trace how long jobs take, and writes another one with its predictions: in the columns by which lucid and
-// qssf order jobs.
+// predict learns from one trace how long jobs take, and writes another one with its predictions: in the columns by
+// which lucid and qssf order jobs.
 func predict(w, says io.Writer, method, trainFile, predictFile string) error {
 	train, to, err := readJobTables(trainFile, predictFile)
 	if err != nil {
@@ -158,7 +158,8 @@ func (t *jobTable) write(w io.Writer, estimates []float64, names ...string) erro
 	return out.Error()
 }
 
-// historyOf is for each job the expectation from the user's earlier jobs, those of the first trace and those that have ended before.
+// historyOf is for each job the expectation from the user's earlier jobs, those of the first trace and those that have
+// ended before.
 func historyOf(train, to *jobTable) ([]float64, error) {
 	var past []estimate.PastJob
 	for _, t := range []*jobTable{train, to} {
@@ -183,8 +184,8 @@ func historyOf(train, to *jobTable) ([]float64, error) {
 	return estimate.History(past)[len(train.rows):], nil
 }
 
-// predictDurations predicts the durations of the jobs in the second trace with a model of the first one. It learns logarithms, since
-// durations are spread over orders of magnitude.
+// predictDurations predicts the durations of the jobs in the second trace with a model of the first one. It learns
+// logarithms, since durations are spread over orders of magnitude.
 func predictDurations(method string, train, to *jobTable, says io.Writer) ([]float64, error) {
 	duration, err := train.numbers("duration")
 	if err != nil {

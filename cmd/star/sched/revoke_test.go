@@ -10,7 +10,8 @@ import (
 	"star/sched"
 )
 
-// Of machines of two kinds those without a GPU are the last nodes, and are taken away as well; the clock of a trace begins with the first submission.
+// Of machines of two kinds those without a GPU are the last nodes, and are taken away as well; the clock of a trace
+// begins with the first submission.
 func TestRevokedNodes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace.csv")
 	if err := os.WriteFile(file, []byte("time,worker,replaced\n10,1,\n20,0,50\n"), 0o600); err != nil {

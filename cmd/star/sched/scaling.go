@@ -38,8 +38,8 @@ type measured struct {
 	begun   bool
 }
 
-// window is the longest segment: shorter ones are dominated by the noise of single updates, longer ones are too few to show the scatter
-// of rates.
+// window is the longest segment: shorter ones are dominated by the noise of single updates, longer ones are too few to
+// show the scatter of rates.
 const window = 2 * time.Second
 
 func (r *measured) read(name string) error {

@@ -43,7 +43,8 @@ func TestPrintSchedDeadlines(t *testing.T) {
 	}
 }
 
-// Words of a job's program do not reach the terminal of a caller of star sched status with their control characters, and keep to their line.
+// Words of a job's program do not reach the terminal of a caller of star sched status with their control characters,
+// and keep to their line.
 func TestPrintSchedControlCharacters(t *testing.T) {
 	var out bytes.Buffer
 	err := printSched(&out, service.Status{Error: "\x1b[2J", Hosts: []service.HostStatus{{Host: "h", Slow: "\x1b]0;pwn\a"}}, Jobs: []service.JobStatus{{Job: "a", Of: 1, Why: "\x1b[2Jone\ntwo\tthree\u009b"}}}, time.Now())

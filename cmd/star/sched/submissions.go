@@ -64,9 +64,9 @@ func (t *jobTable) submissions() (*submissions, error) {
 	return s, nil
 }
 
-// predictSubmissions learns from one trace how many jobs, and GPUs, are submitted in ten minutes, and writes predictions for another
-// one, which continues where the first one ends, in the format of sim --estimates for lucid. A prediction for ten minutes uses the
-// submissions until 50 minutes before them.
+// predictSubmissions learns from one trace how many jobs, and GPUs, are submitted in ten minutes, and writes
+// predictions for another one, which continues where the first one ends, in the format of sim --estimates for lucid. A
+// prediction for ten minutes uses the submissions until 50 minutes before them.
 func predictSubmissions(w, says io.Writer, trainFile, predictFile string) error {
 	train, to, err := readJobTables(trainFile, predictFile)
 	if err != nil {

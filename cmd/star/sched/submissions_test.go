@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// rhythm writes a trace of the ten minutes from one to another: one job of 2 GPUs in each, nine in those of the afternoon, and none on Sundays, of which day 4 is one.
+// rhythm writes a trace of the ten minutes from one to another: one job of 2 GPUs in each, nine in those of the
+// afternoon, and none on Sundays, of which day 4 is one.
 func rhythm(t *testing.T, from, to int, more string) string {
 	var b strings.Builder
 	b.WriteString("job_id,submit,gpus,duration\n")
@@ -35,7 +36,8 @@ func rhythm(t *testing.T, from, to int, more string) string {
 	return name
 }
 
-// A rhythm of hours and days is learned: half of what the day before, or the last hour that is known, would be off by is not left.
+// A rhythm of hours and days is learned: half of what the day before, or the last hour that is known, would be off by
+// is not left.
 func TestSubmissionsRhythm(t *testing.T) {
 	if testing.Short() {
 		t.Skip("arithmetic of one goroutine")
@@ -50,7 +52,8 @@ func TestSubmissionsRhythm(t *testing.T) {
 		if _, err := fmt.Sscanf(line, "ebm: %s submitted in ten minutes, off by %f on average of %f (%f if as many as a day before were said, %f as", &what, &off, &n, &day, &hour); err != nil {
 			t.Fatalf("line %d, %q: %v", i+1, line, err)
 		}
-		if want := float64(i+1) * 2 * (108 + 36*9) / (7 * 144); math.Abs(day-want) > .01 { // of two days of the week all ten minutes are other than the day before
+		// of two days of the week all ten minutes are other than the day before
+		if want := float64(i+1) * 2 * (108 + 36*9) / (7 * 144); math.Abs(day-want) > .01 {
 			t.Errorf("%s: the day before is off by %v, want %v", what, day, want)
 		}
 		if !(off < day/2 && off < hour/2) {

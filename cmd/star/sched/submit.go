@@ -344,7 +344,8 @@ func drop(n *yaml.Node, key string) {
 	}
 }
 
-// walk replaces names and images, and numbers of pods, everywhere in a document. key is the key of n, above that of its parent.
+// walk replaces names and images, and numbers of pods, everywhere in a document. key is the key of n, above that of its
+// parent.
 func (b *submission) walk(n *yaml.Node, above, key string) {
 	switch {
 	case n.Kind == yaml.ScalarNode:

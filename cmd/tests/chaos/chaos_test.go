@@ -44,7 +44,8 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// Wall clocks that jump change nothing, also where another process takes over whose clock is wrong. A shard has more copies than there are shards.
+// Wall clocks that jump change nothing, also where another process takes over whose clock is wrong. A shard has more
+// copies than there are shards.
 func TestChaosOfClocks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")
@@ -81,7 +82,8 @@ func TestChaosOfARing(t *testing.T) {
 	}
 }
 
-// In a tree, too, where a worker may be gone whose gradient is in its parent's report, and a coordinator that knew who is in a report.
+// In a tree, too, where a worker may be gone whose gradient is in its parent's report, and a coordinator that knew who
+// is in a report.
 func TestChaosOfATree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")
@@ -98,7 +100,8 @@ func TestChaosOfATree(t *testing.T) {
 	}
 }
 
-// Whoever is gone, a worker with samples of the queue or the coordinator that has handed them out, every sample is in one update.
+// Whoever is gone, a worker with samples of the queue or the coordinator that has handed them out, every sample is in
+// one update.
 func TestChaosOfAQueue(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")
@@ -121,7 +124,8 @@ func testChaosOfAQueue(t *testing.T, arch string) {
 	}
 }
 
-// The ways between the workers of a tree are cut, garbled and silent, too: a gradient that was lost there is sent again, or goes to the shards.
+// The ways between the workers of a tree are cut, garbled and silent, too: a gradient that was lost there is sent
+// again, or goes to the shards.
 func TestChaosBetweenTheWorkersOfATree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")
@@ -140,7 +144,8 @@ func TestChaosBetweenTheWorkersOfATree(t *testing.T) {
 	}
 }
 
-// Where several processes may coordinate, and each shard has two copies, one that coordinates and a server are killed, and nothing is lost.
+// Where several processes may coordinate, and each shard has two copies, one that coordinates and a server are killed,
+// and nothing is lost.
 func TestChaosOfACouncil(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")
@@ -157,7 +162,8 @@ func TestChaosOfACouncil(t *testing.T) {
 	}
 }
 
-// The mode changes and changes back while workers stand still now and then; what updates are made of is what the log says, to the bit.
+// The mode changes and changes back while workers stand still now and then; what updates are made of is what the log
+// says, to the bit.
 func TestModesChange(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")

@@ -11,8 +11,9 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// What the host of the servers cannot afford is refused, with the reason in the run log, which replays; the job stays in SSGD.
-// Batches of one sample cannot be shared out or queued, which nobody has to grant, so it is asynchrony that the controller asks for.
+// What the host of the servers cannot afford is refused, with the reason in the run log, which replays; the job stays
+// in SSGD. Batches of one sample cannot be shared out or queued, which nobody has to grant, so it is asynchrony that
+// the controller asks for.
 func TestAfford(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()
@@ -33,10 +34,12 @@ func TestAfford(t *testing.T) {
 		switch {
 		case l.Type == "admission" && l.Granted:
 			granted[l.Plan] = true
-			if !strings.Contains(l.Why, "no more than they take now") { // a mode that costs nothing, or a moment in which SSGD was as fast
+			// a mode that costs nothing, or a moment in which SSGD was as fast
+			if !strings.Contains(l.Why, "no more than they take now") {
 				t.Errorf("granted over a link of 1 kB/s: %s", line)
 			}
-		case l.Type == "plan" && !strings.HasPrefix(l.Plan, "ssgd") && !granted[l.Plan]: // SSGD with other shares of the batch needs nobody's leave
+		// SSGD with other shares of the batch needs nobody's leave
+		case l.Type == "plan" && !strings.HasPrefix(l.Plan, "ssgd") && !granted[l.Plan]:
 			t.Errorf("nobody granted it: %s", line)
 		}
 	}

@@ -83,9 +83,9 @@ func leftBehind(t *testing.T, dir string) {
 	}
 }
 
-// Two jobs and a service, all of them processes. The job that wants to leave SSGD asks, and does; the other one is killed, and
-// forgotten; the service is killed, and the job goes back to SSGD without a stall; the next service is entered. What was
-// decided replays.
+// Two jobs and a service, all of them processes. The job that wants to leave SSGD asks, and does; the other one is
+// killed, and forgotten; the service is killed, and the job goes back to SSGD without a stall; the next service is
+// entered. What was decided replays.
 func TestCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nine processes, for several seconds")
@@ -199,15 +199,16 @@ func TestClusterIsFull(t *testing.T) {
 	}
 }
 
-// A job makes room for another one: its processes are delayed, which star cluster status and its records show, and are free again
-// when the other one has given back what it had.
+// A job makes room for another one: its processes are delayed, which star cluster status and its records show, and are
+// free again when the other one has given back what it had.
 func TestJobMakesRoom(t *testing.T) {
 	if testing.Short() {
 		t.Skip("four processes, for several seconds")
 	}
 	s := &jobtest.Job{T: t, Out: t.TempDir(), All: map[string]*jobtest.Process{}}
 	addr := clusterOn(t, s, "hosts: [{name: shared, cpu: 6}]\n")
-	a := jobtest.Start(t, 1, 1, // a single worker waits for nobody: no mode is better than SSGD, in which alone a job gives
+	// a single worker waits for nobody: no mode is better than SSGD, in which alone a job gives
+	a := jobtest.Start(t, 1, 1,
 		"--cluster", "test@"+addr, "--host-id", "shared", "--predictor", "none", "--job", "a", "--mode", "auto", "--steps", "1000000")
 	a.Training()
 
@@ -315,7 +316,8 @@ func TestOneServiceForACluster(t *testing.T) {
 	s.Ends("first", 143)
 }
 
-// Two services that did not know of each other serve until their gossips meet. Then the younger one steps down, and names the other.
+// Two services that did not know of each other serve until their gossips meet. Then the younger one steps down, and
+// names the other.
 func TestServiceStepsDown(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

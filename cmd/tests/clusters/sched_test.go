@@ -13,7 +13,8 @@ import (
 	"star/sched/service"
 )
 
-// Three jobs under a service that is killed: one is made smaller, one stopped and resumed, and each sample is used once.
+// Three jobs under a service that is killed: one is made smaller, one stopped and resumed, and each sample is used
+// once.
 func TestSched(t *testing.T) {
 	t.Parallel()
 	s := jobtest.SchedulerOf(t, "--policy", "elasticflow", "--places", "2", "--slot", "1s")

@@ -15,8 +15,8 @@ import (
 	"star/sched/service"
 )
 
-// The disk of a service and its jobs is full while one trains: another one is refused with 73, nothing is started, also not the one that has ended for that, and no job has
-// failed. When there is room again all go on.
+// The disk of a service and its jobs is full while one trains: another one is refused with 73, nothing is started, also
+// not the one that has ended for that, and no job has failed. When there is room again all go on.
 func TestSchedFullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a small disk needs root")

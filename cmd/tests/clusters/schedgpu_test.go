@@ -12,7 +12,8 @@ import (
 	"star/sched/service"
 )
 
-// Each worker sees a GPU of its host that no other has, also those of other jobs, and one that is free again is given away again.
+// Each worker sees a GPU of its host that no other has, also those of other jobs, and one that is free again is given
+// away again.
 func TestSchedGPUs(t *testing.T) {
 	t.Parallel()
 	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")

@@ -18,8 +18,9 @@ import (
 	"star/sched/service"
 )
 
-// Three services with one queue. The one that decides is killed while a job runs: another one decides, and the job goes on in the same life, with the same processes,
-// which whoever decides now can tell to leave and to come. One alone decides nothing. All are started again, and no sample is used twice.
+// Three services with one queue. The one that decides is killed while a job runs: another one decides, and the job goes
+// on in the same life, with the same processes, which whoever decides now can tell to leave and to come. One alone
+// decides nothing. All are started again, and no sample is used twice.
 func TestSchedPeers(t *testing.T) {
 	t.Parallel()
 	v := jobtest.SchedulersOf(t, 3, "--policy", "elasticflow", "--places", "2", "--slot", "1s")
@@ -73,8 +74,9 @@ func TestSchedPeers(t *testing.T) {
 	last.UsedOnce("other", 40000)
 }
 
-// A service is away for longer than the others keep their log, and in the meantime the queue takes the place of its events. When it is back it is as good as another one:
-// it decides, or has agreed to each decision, when one of the others is gone; the job that trains all the while has one life.
+// A service is away for longer than the others keep their log, and in the meantime the queue takes the place of its
+// events. When it is back it is as good as another one: it decides, or has agreed to each decision, when one of the
+// others is gone; the job that trains all the while has one life.
 func TestSchedPeersAway(t *testing.T) {
 	t.Parallel()
 	v := jobtest.SchedulersOf(t, 3, "--policy", "fifo", "--places", "1")
@@ -93,7 +95,8 @@ func TestSchedPeersAway(t *testing.T) {
 			func() error { _, err := service.Submit(ctx, other.Dir, spec); return err },
 			func() error { return service.Cancel(ctx, other.Dir, spec.Name) },
 		} {
-			for err := do(); err != nil && !strings.Contains(err.Error(), " already"); err = do() { // nobody may decide for a moment
+			// nobody may decide for a moment
+			for err := do(); err != nil && !strings.Contains(err.Error(), " already"); err = do() {
 				if ctx.Err() != nil || job.ExitCode(err) != 69 {
 					t.Fatal(err)
 				}

@@ -11,8 +11,8 @@ import (
 	"star/sched/service"
 )
 
-// A job has a worker on a host where everything takes 0.4 s longer. The service avoids that host, says why, and the job has both workers on the other one. A service that
-// is killed, and started again, knows it still.
+// A job has a worker on a host where everything takes 0.4 s longer. The service avoids that host, says why, and the job
+// has both workers on the other one. A service that is killed, and started again, knows it still.
 func TestSchedSlowHost(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "hosts.yaml")

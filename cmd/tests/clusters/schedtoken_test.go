@@ -13,8 +13,8 @@ import (
 	"star/sched/service"
 )
 
-// The coordinator of a job answers callers with the job's token only, also on loopback: the owner of the service, which tells it. A caller that
-// stops the job stops it: it is not done.
+// The coordinator of a job answers callers with the job's token only, also on loopback: the owner of the service, which
+// tells it. A caller that stops the job stops it: it is not done.
 func TestSchedStopped(t *testing.T) {
 	t.Parallel()
 	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")

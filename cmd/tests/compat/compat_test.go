@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package compat_test reads with today's code what earlier releases wrote (docs/versions.md): run logs, checkpoints, the
-// link and settings files. The wire is in transport/wire. A folder of testdata is a release. Its files never change: the
-// test has their hashes, and no flag writes them. A release that adds to a format adds a folder, by hand.
+// Package compat_test reads with today's code what earlier releases wrote (docs/versions.md): run logs, checkpoints,
+// the link and settings files. The wire is in transport/wire. A folder of testdata is a release. Its files never
+// change: the test has their hashes, and no flag writes them. A release that adds to a format adds a folder, by hand.
 package compat_test
 
 import (
@@ -218,8 +218,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestLink plays the program's side of a recorded link (">") against today's agent, which must send the recorded frames ("<").
-// Frames of a program that ends in other ways ("=") are parsed.
+// TestLink plays the program's side of a recorded link (">") against today's agent, which must send the recorded frames
+// ("<"). Frames of a program that ends in other ways ("=") are parsed.
 func TestLink(t *testing.T) {
 	text, err := os.ReadFile("testdata/0.1.0/link.txt")
 	if err != nil {

@@ -93,7 +93,8 @@ func heap(t *testing.T, addr string) int64 {
 	return n
 }
 
-// A job of real processes under attack: nothing of it is applied, nobody crashes, and the job comes to its end. `make attack` prints the numbers.
+// A job of real processes under attack: nothing of it is applied, nobody crashes, and the job comes to its end. `make
+// attack` prints the numbers.
 func TestAttacks(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -242,8 +243,8 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// Callers of --http that never finish a request, or never read the answer, take neither the descriptors nor the memory of a job: with 1024
-// descriptors workers join and checkpoints are written, and who asks properly is answered.
+// Callers of --http that never finish a request, or never read the answer, take neither the descriptors nor the memory
+// of a job: with 1024 descriptors workers join and checkpoints are written, and who asks properly is answered.
 func TestHTTPUnderAttack(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -266,7 +266,8 @@ func TestGarbage(t *testing.T) {
 	for i := range junk {
 		junk[i] = byte(rnd.Uint32())
 	}
-	claim := append([]byte("STAR\x01\x0d\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00"), junk[:8]...) // push, 4 GiB
+	// push, 4 GiB
+	claim := append([]byte("STAR\x01\x0d\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00"), junk[:8]...)
 	before := peakMemory(t, g.All["ps0"].Cmd.Process.Pid)
 	for name, b := range map[string][]byte{
 		"random":    junk,

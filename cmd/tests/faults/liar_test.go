@@ -28,7 +28,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// between has a worker reach the coordinator by way of somebody who may change what it says. It returns where the worker is to go.
+// between has a worker reach the coordinator by way of somebody who may change what it says. It returns where the
+// worker is to go.
 func between(g *jobtest.Job, change func(k wire.Kind, header []byte) []byte) (addr string) {
 	g.T.Helper()
 	return relay(g.T, g.Addr, change, nil)
@@ -98,7 +99,8 @@ func arrives(change func(r *core.Record)) func([]byte) wire.Message {
 	}
 }
 
-// One worker of a job of real processes says once what is not so: it loses its connection, and is named; all others end well, and every sample counts once.
+// One worker of a job of real processes says once what is not so: it loses its connection, and is named; all others end
+// well, and every sample counts once.
 func TestOneLiar(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -180,8 +182,8 @@ func TestOneLiar(t *testing.T) {
 	}
 }
 
-// The coordinator is killed, and the first gradient that a worker tells of to the next one is not so: that worker loses its connection, the job goes on without it,
-// and every sample counts once.
+// The coordinator is killed, and the first gradient that a worker tells of to the next one is not so: that worker loses
+// its connection, the job goes on without it, and every sample counts once.
 func TestLiarDuringATakeOver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("jobs of several processes")
@@ -286,7 +288,8 @@ func TestLiarDuringATakeOver(t *testing.T) {
 				t.Errorf("%d connections were closed for what was said", closed)
 			}
 			logs, _ := filepath.Glob(filepath.Join(g.Out, "run*.jsonl"))
-			slices.SortFunc(logs, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }) // run.jsonl, then by term
+			// run.jsonl, then by term
+			slices.SortFunc(logs, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
 			life := readLife(t, logs)
 			for _, v := range chaos.Judge([]*chaos.Attempt{life}, []int64{saved(t, logs[len(logs)-1])}, nil, 0, time.Minute) {
 				if !v.OK {
@@ -338,7 +341,8 @@ func saved(t *testing.T, log string) int64 {
 	return c.Manifest().Version
 }
 
-// A worker of a job of real processes says hello to the shard in the name of another one, with what it has: the shard refuses it, and nobody loses anything.
+// A worker of a job of real processes says hello to the shard in the name of another one, with what it has: the shard
+// refuses it, and nobody loses anything.
 func TestSecondHello(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a job of several processes")

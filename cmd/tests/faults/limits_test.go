@@ -39,7 +39,8 @@ func TestLimitOfAKilledWorker(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range es {
-			if strings.HasPrefix(e.Owner.Process, "worker 0") && len(es) == 2 { // and the server's: it has looked for what is left behind
+			// and the server's: it has looked for what is left behind
+			if strings.HasPrefix(e.Owner.Process, "worker 0") && len(es) == 2 {
 				if _, err := os.Stat(e.Cgroup.Dir); err == nil { // the lease is written first
 					held = []actuate.Entry{e}
 				}

@@ -1,5 +1,5 @@
-// Package jobtest starts whole jobs for tests: star run, or its processes one by one, as a user does. What a test says of them is in the packages beside it, by
-// subject, so that none takes long.
+// Package jobtest starts whole jobs for tests: star run, or its processes one by one, as a user does. What a test says
+// of them is in the packages beside it, by subject, so that none takes long.
 //
 // The program is built once for all of them: a package has a TestMain that calls Main.
 package jobtest
@@ -25,8 +25,9 @@ import (
 // built is the path of the program.
 var built string
 
-// Main runs the tests of a package with a program that is built from this checkout, and that PATH finds as star. Most of the time tests wait for processes, so
-// that more of them go on at once than there are processors; those that need a quiet machine are not parallel ones.
+// Main runs the tests of a package with a program that is built from this checkout, and that PATH finds as star. Most
+// of the time tests wait for processes, so that more of them go on at once than there are processors; those that need a
+// quiet machine are not parallel ones.
 func Main(m *testing.M) {
 	flag.Parse()
 	given := false
@@ -65,8 +66,9 @@ func StarChaos(t testing.TB) string {
 	return path
 }
 
-// build builds a program of cmd with the race detector and the tags of the test, in the user's cache, where it is found again by the other packages and by the next run. Packages
-// wait for the first one; go build leaves a program alone that is up to date.
+// build builds a program of cmd with the race detector and the tags of the test, in the user's cache, where it is found
+// again by the other packages and by the next run. Packages wait for the first one; go build leaves a program alone
+// that is up to date.
 func build(program string) (path string, err error) {
 	root, err := module()
 	if err != nil {
@@ -124,8 +126,9 @@ func module() (string, error) {
 	return "", err
 }
 
-// depend has go test know that the results depend on all code of the module, which the tests do not import: it keeps results of tests, and forgets them
-// when folders that they have read are other ones. Folders of data and results are left out.
+// depend has go test know that the results depend on all code of the module, which the tests do not import: it keeps
+// results of tests, and forgets them when folders that they have read are other ones. Folders of data and results are
+// left out.
 func depend(root string) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {

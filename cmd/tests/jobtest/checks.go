@@ -139,8 +139,8 @@ func Stopped(t *testing.T, cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buf
 	return r
 }
 
-// KillWorker sends a signal to a worker of a job once star run knows that the training has begun: otherwise it would treat the worker
-// as one that never joined.
+// KillWorker sends a signal to a worker of a job once star run knows that the training has begun: otherwise it would
+// treat the worker as one that never joined.
 func KillWorker(t *testing.T, parent *exec.Cmd, rank int, sig syscall.Signal) {
 	t.Helper()
 	procs, _ := filepath.Glob("/proc/[0-9]*/environ")

@@ -40,7 +40,8 @@ func Start(t *testing.T, servers, workers int, args ...string) *Job {
 	t.Helper()
 	g := &Job{T: t, Addr: FreeAddr(t), Out: t.TempDir(), All: map[string]*Process{}}
 	common := append([]string{"--workers", strconv.Itoa(workers), "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8",
-		"--log-format", "json", "--join-timeout", "3m", "--dead-after", "1m"}, args...) // a busy machine may let a process stand still for seconds
+		// a busy machine may let a process stand still for seconds
+		"--log-format", "json", "--join-timeout", "3m", "--dead-after", "1m"}, args...)
 	g.Common = common
 	for i := range servers {
 		listen := "127.0.0.1:0"

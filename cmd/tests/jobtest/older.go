@@ -11,8 +11,8 @@ import (
 // olderRelease is the release before this one: its tag, or its commit where the checkout has no tags.
 var olderRelease = []string{"landed-37", "194c95e6"}
 
-// Older is the path of the program of the previous release, built from the checkout's history and kept in the user's cache. The test
-// is skipped with -short, and if the checkout lacks the commit, as in a shallow clone.
+// Older is the path of the program of the previous release, built from the checkout's history and kept in the user's
+// cache. The test is skipped with -short, and if the checkout lacks the commit, as in a shallow clone.
 func Older(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {

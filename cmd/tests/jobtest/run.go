@@ -54,8 +54,8 @@ func Pushed(t *testing.T, dir string) float64 {
 	return sum / float64(n)
 }
 
-// AboutNumbers skips a test of a job's results in the race run (-short): the race detector gains nothing from it, and other tests start
-// the same processes.
+// AboutNumbers skips a test of a job's results in the race run (-short): the race detector gains nothing from it, and
+// other tests start the same processes.
 func AboutNumbers(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -90,7 +90,8 @@ func Run(t *testing.T, args ...string) (runlog.Result, string) {
 	return r, dir
 }
 
-// Background starts star run without an end: only star ctl stop (Stopped) ends it, so a test can wait on a busy machine, too.
+// Background starts star run without an end: only star ctl stop (Stopped) ends it, so a test can wait on a busy
+// machine, too.
 func Background(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) {
 	t.Helper()
 	addr, dir = FreeAddr(t), t.TempDir()

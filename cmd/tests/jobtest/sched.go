@@ -34,7 +34,8 @@ type Scheduler struct {
 	log bytes.Buffer
 }
 
-// Slowed is the setting that slows all workers of a job down equally, so that its duration is independent of the selected workers.
+// Slowed is the setting that slows all workers of a job down equally, so that its duration is independent of the
+// selected workers.
 func Slowed(workers int) string {
 	slow := make([]string, workers)
 	for i := range slow {
@@ -135,7 +136,8 @@ func (s *Scheduler) Command(what string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Ask sends a command to the service and retries while no service decides. already is the answer if an earlier try has succeeded.
+// Ask sends a command to the service and retries while no service decides. already is the answer if an earlier try has
+// succeeded.
 func (s *Scheduler) Ask(already, what string, args ...string) {
 	s.t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {

@@ -21,8 +21,8 @@ const nodes = 3
 // inside is the folder of the cluster, in a process that is in namespaces of its own.
 const inside = "STAR_TEST_NAMESPACES"
 
-// isolate runs a test again, in network, mount and process namespaces of its own: nothing of the cluster outlives it, and this host sees none of its addresses and
-// mounts. It returns true there.
+// isolate runs a test again, in network, mount and process namespaces of its own: nothing of the cluster outlives it,
+// and this host sees none of its addresses and mounts. It returns true there.
 func isolate(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) != "" {
@@ -64,7 +64,8 @@ func isolate(t *testing.T) bool {
 	return false
 }
 
-// cluster is a Kubernetes of its own on this host: etcd, the control plane, CoreDNS, the controller of JobSet, and for each node a containerd and a kubelet.
+// cluster is a Kubernetes of its own on this host: etcd, the control plane, CoreDNS, the controller of JobSet, and for
+// each node a containerd and a kubelet.
 type cluster struct {
 	dir, programs    string
 	certificate, key string // of the webhooks

@@ -39,7 +39,8 @@ spec: {capacity: {storage: 10Gi}, accessModes: [ReadWriteMany], claimRef: {names
 
 func (j *job) out() string { return filepath.Join(j.dir, "out", j.name) }
 
-// submit submits the job with more settings. The processors of this host are enough for it: less of them is asked for than star submit asks for.
+// submit submits the job with more settings. The processors of this host are enough for it: less of them is asked for
+// than star submit asks for.
 func (j *job) submit(t *testing.T, settings ...string) time.Time {
 	t.Helper()
 	text, err := j.try(jobtest.Star(t), append(j.args, settings...)...)
@@ -211,7 +212,8 @@ func (j *job) condition(t *testing.T, object, want string) {
 	}
 }
 
-// settings of a small job, whose updates take some 20 ms each. That a pod has no time between looks at it would be a kubelet's fault, not the job's.
+// settings of a small job, whose updates take some 20 ms each. That a pod has no time between looks at it would be a
+// kubelet's fault, not the job's.
 var small = []string{"model=softmax", "dataset=digits:n=2000,test=100", "mode=ssgd", "batch=10", "eval-every=0", "slow=0:+20ms", "dead-after=3s", "epochs=0"}
 
 const forever = "samples=1000000000"
@@ -237,7 +239,8 @@ func TestKubernetes(t *testing.T) {
 	t.Run("trainer", c.testTrainer)
 }
 
-// A JobSet of two servers and four workers: a worker that must restart comes back, one whose pod is evicted too, the job grows and shrinks, and ends where it should.
+// A JobSet of two servers and four workers: a worker that must restart comes back, one whose pod is evicted too, the
+// job grows and shrinks, and ends where it should.
 func (c *cluster) testJobSet(t *testing.T) {
 	j := c.job(t, "digits", append([]string{"--kind", "jobset", "--servers", "2", "--workers", "4"}, small...)...)
 	at := j.submit(t, forever, "max-workers=6")
@@ -303,7 +306,8 @@ func (j *job) exited(t *testing.T, pod, code string) {
 	}
 }
 
-// Two Jobs, of three servers, with copies of shards, and four workers: a node with a server is drained, and the job goes on.
+// Two Jobs, of three servers, with copies of shards, and four workers: a node with a server is drained, and the job
+// goes on.
 func (c *cluster) testDrain(t *testing.T) {
 	j := c.job(t, "copies", append([]string{"--servers", "3", "--workers", "4", "replicas=2"}, small...)...)
 	at := j.submit(t, forever)

@@ -7,7 +7,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// testManifests has the API server take the bases, and what star submit prints, strictly, without making anything of them.
+// testManifests has the API server take the bases, and what star submit prints, strictly, without making anything of
+// them.
 func (c *cluster) testManifests(t *testing.T) {
 	c.types(t)
 	for _, kind := range []string{"job", "jobset", "trainjob"} {

@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// images makes STAR's image, which deploy/image has built, and that of the container that holds the namespaces of a pod, files for containerd.
+// images makes STAR's image, which deploy/image has built, and that of the container that holds the namespaces of a
+// pod, files for containerd.
 func (c *cluster) images(t *testing.T) (star, pause string) {
 	t.Helper()
 	star = filepath.Join(c.dir, "star.tar")

@@ -14,8 +14,9 @@ import (
 	"star/sched/service"
 )
 
-// star sched serve beside the cluster, with pods as workers: a job gives one to a second job, the service is killed and finds the others again, a pod that somebody deletes
-// is replaced, and so is one that stands still, a job is done in time, one without data has failed, and no pod is left.
+// star sched serve beside the cluster, with pods as workers: a job gives one to a second job, the service is killed and
+// finds the others again, a pod that somebody deletes is replaced, and so is one that stands still, a job is done in
+// time, one without data has failed, and no pod is left.
 func (c *cluster) testSched(t *testing.T) {
 	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
 	s.Env, s.More = append(os.Environ(), "STAR_TOKEN=of-a-test"), "mode: ssgd, "+jobtest.Slowed(2)

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// torch is the image of somebody who trains with PyTorch: Python and PyTorch as Debian packs them, star_train as make wheel does, and scripts of examples/pytorch.
-// One node gets it, and is the only one for pods until the test ends: it is large.
+// torch is the image of somebody who trains with PyTorch: Python and PyTorch as Debian packs them, star_train as make
+// wheel does, and scripts of examples/pytorch. One node gets it, and is the only one for pods until the test ends: it
+// is large.
 func (c *cluster) torch(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command("/usr/bin/python3", "-c", "import torch, numpy").CombinedOutput(); err != nil {
@@ -52,7 +53,8 @@ func (c *cluster) testTorch(t *testing.T) {
 	}
 }
 
-// Two Jobs whose script fails behind its loop, when the servers have ended: it is begun again, finds that the job is over, and is done.
+// Two Jobs whose script fails behind its loop, when the servers have ended: it is begun again, finds that the job is
+// over, and is done.
 func (c *cluster) testLate(t *testing.T) {
 	c.torch(t)
 	j := c.job(t, "late", "--workers", "2", "--worker-image", "torch:test", "arch=allreduce", "--", "python3", "-c",
@@ -66,7 +68,8 @@ func (c *cluster) testLate(t *testing.T) {
 	}
 }
 
-// A TrainJob, of which the controller of Kubeflow Trainer makes a JobSet: a server, and a script of PyTorch as the trainer's nodes.
+// A TrainJob, of which the controller of Kubeflow Trainer makes a JobSet: a server, and a script of PyTorch as the
+// trainer's nodes.
 func (c *cluster) testTrainer(t *testing.T) {
 	c.torch(t)
 	c.trainer(t)
@@ -80,7 +83,8 @@ func (c *cluster) testTrainer(t *testing.T) {
 	j.run(t, "delete", "trainjob", "trained")
 }
 
-// trainer starts the controller of Kubeflow Trainer, which ends with the test. Its webhooks are asked where it is, as those of JobSet.
+// trainer starts the controller of Kubeflow Trainer, which ends with the test. Its webhooks are asked where it is, as
+// those of JobSet.
 func (c *cluster) trainer(t *testing.T) {
 	t.Helper()
 	c.types(t)

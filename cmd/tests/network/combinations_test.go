@@ -107,7 +107,8 @@ func covering(axes [][]choice) (jobs [][]int) {
 	return jobs
 }
 
-// Each pair of architecture, copies, coordinators, codec, mode or baseline, and TLS that is allowed trains, in one of some twenty small jobs.
+// Each pair of architecture, copies, coordinators, codec, mode or baseline, and TLS that is allowed trains, in one of
+// some twenty small jobs.
 func TestPairs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("some twenty jobs")

@@ -11,7 +11,8 @@ import (
 	"star/transport"
 )
 
-// All workers of a large job may connect before any of them says hello: none of their connections is closed for another.
+// All workers of a large job may connect before any of them says hello: none of their connections is closed for
+// another.
 func TestCrowdOfWorkers(t *testing.T) {
 	const workers = transport.DefaultPending + 44
 	_, addr, errs := jobtest.StartServer(t, "--workers", strconv.Itoa(workers), "--shards", "1")

@@ -13,8 +13,8 @@ import (
 	"star/coord"
 )
 
-// What one member of a ring sends to another one is lost, and nothing says so: the frames go to an address that no host has. The ring goes
-// on without one of the two.
+// What one member of a ring sends to another one is lost, and nothing says so: the frames go to an address that no host
+// has. The ring goes on without one of the two.
 func TestRingWithALostDirection(t *testing.T) {
 	t.Parallel()
 	on := rack(t, 3)

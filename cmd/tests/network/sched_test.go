@@ -18,7 +18,8 @@ import (
 	"star/sched/service"
 )
 
-// A host of star sched serve is gone without a word: the process that reaches it stays, as that of ssh would. Its worker's place goes to another host, and no sample is used twice.
+// A host of star sched serve is gone without a word: the process that reaches it stays, as that of ssh would. Its
+// worker's place goes to another host, and no sample is used twice.
 func TestSchedHostGone(t *testing.T) {
 	a, b := hosts(t)
 	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
@@ -40,7 +41,8 @@ func TestSchedHostGone(t *testing.T) {
 	for _, name := range pids {
 		text, _ := os.ReadFile(name)
 		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !strings.Contains(string(line), "\x00member\x00worker") { // as hosts with a launch have them
+		// as hosts with a launch have them
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !strings.Contains(string(line), "\x00member\x00worker") {
 			continue
 		}
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil { // else it would end when it does not hear of the others

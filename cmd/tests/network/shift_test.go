@@ -26,8 +26,9 @@ type shiftLine struct {
 	Why       string
 }
 
-// The only server is behind a cable of 100 Mbit/s, the workers are on another host. star run has started spare servers; the shard
-// moves beside the workers by itself, the job becomes faster about as was predicted, and so the shard stays there.
+// The only server is behind a cable of 100 Mbit/s, the workers are on another host. star run has started spare servers;
+// the shard moves beside the workers by itself, the job becomes faster about as was predicted, and so the shard stays
+// there.
 func TestShardMovesByItself(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	on := rack(t, 3)

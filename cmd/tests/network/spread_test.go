@@ -180,7 +180,8 @@ func TestHostsBadInput(t *testing.T) {
 	}
 }
 
-// A process that may coordinate and fails before it has met the others fails the job: there is no coordinator without it.
+// A process that may coordinate and fails before it has met the others fails the job: there is no coordinator without
+// it.
 func TestCoordinatorWithoutItsPort(t *testing.T) {
 	dir, port := t.TempDir(), jobtest.FreePort(t)
 	l, err := net.Listen("tcp", "127.0.0.2:"+port)
@@ -201,8 +202,8 @@ func TestCoordinatorWithoutItsPort(t *testing.T) {
 	}
 }
 
-// Processes that may coordinate are on different hosts, as far as there are some, each where the others look for it. One of them is lost with
-// its host: another one goes on.
+// Processes that may coordinate are on different hosts, as far as there are some, each where the others look for it.
+// One of them is lost with its host: another one goes on.
 func TestCoordinatorsOnHosts(t *testing.T) {
 	const file = `hosts:
   - {name: one, address: 127.0.0.1, cpu: 2}

@@ -9,8 +9,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A worker of the release before this one takes part in a job of today's programs until its end, and the reverse, with servers and
-// in an all-reduce.
+// A worker of the release before this one takes part in a job of today's programs until its end, and the reverse, with
+// servers and in an all-reduce.
 func TestMixedReleases(t *testing.T) {
 	older := jobtest.Older(t)
 	star := jobtest.Star(t)

@@ -13,8 +13,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Whoever coordinates is killed, or told to leave, with servers and with a ring. Another process takes the job over, no promise is broken, and the parameters at
-// the end are those of a job to which nothing happened, to the bit.
+// Whoever coordinates is killed, or told to leave, with servers and with a ring. Another process takes the job over, no
+// promise is broken, and the parameters at the end are those of a job to which nothing happened, to the bit.
 func TestCoordinatorIsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, own := range map[string][]string{
@@ -58,8 +58,8 @@ func TestCoordinatorIsReplaced(t *testing.T) {
 	}
 }
 
-// What codecs have left out of gradients is not lost with the coordinator: the parameters at the end are those of a job to which nothing happened, but for
-// roundings.
+// What codecs have left out of gradients is not lost with the coordinator: the parameters at the end are those of a job
+// to which nothing happened, but for roundings.
 func TestResidualsOutliveTheCoordinator(t *testing.T) {
 	t.Parallel()
 	common := []string{"--listen", "127.0.0.1:0", "--dataset", "digits:n=400,test=100", "--workers", "2", "--shards", "1", "--model", "softmax",
@@ -112,7 +112,8 @@ func parametersOf(t *testing.T, dir string) (texts [][]byte) {
 	return texts
 }
 
-// Of three processes that may coordinate two are killed, the second when another process has the place of the first: the job goes on.
+// Of three processes that may coordinate two are killed, the second when another process has the place of the first:
+// the job goes on.
 func TestCoordinatorsComeBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a quarter of a minute")
@@ -125,7 +126,8 @@ func TestCoordinatorsComeBack(t *testing.T) {
 	}
 }
 
-// Servers are killed one after the other, each when another one that was started again has copies of what is left: the job goes on.
+// Servers are killed one after the other, each when another one that was started again has copies of what is left: the
+// job goes on.
 func TestServersComeBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a quarter of a minute")

@@ -15,7 +15,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Of two jobs with one folder the second one is refused, and hears who has it. A process that is gone has nothing any more, however it went.
+// Of two jobs with one folder the second one is refused, and hears who has it. A process that is gone has nothing any
+// more, however it went.
 func TestOneJobToAFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -44,12 +45,14 @@ func TestOneJobToAFolder(t *testing.T) {
 	}
 	first.Process.Kill()
 	first.Wait()
-	if text, err := second("--out", out, "--checkpoint", kept); jobtest.ExitCode(err) != 69 || strings.Contains(text, "in use") { // nobody joins it
+	// nobody joins it
+	if text, err := second("--out", out, "--checkpoint", kept); jobtest.ExitCode(err) != 69 || strings.Contains(text, "in use") {
 		t.Errorf("after the first job was killed: exit %d, %s", jobtest.ExitCode(err), text)
 	}
 }
 
-// What a crash has left among the checkpoints is gone when the next job begins, and what the job itself saves of data it knows again.
+// What a crash has left among the checkpoints is gone when the next job begins, and what the job itself saves of data
+// it knows again.
 func TestResumeOtherData(t *testing.T) {
 	t.Parallel()
 	_, dir := jobtest.Run(t, "--workers", "1", "--model", "softmax", "--steps", "2")

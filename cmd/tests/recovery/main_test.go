@@ -1,4 +1,5 @@
-// Package recovery tests jobs that go on after a loss: other coordinators, copies, restarts, preemption, shards that move.
+// Package recovery tests jobs that go on after a loss: other coordinators, copies, restarts, preemption, shards that
+// move.
 package recovery
 
 import (

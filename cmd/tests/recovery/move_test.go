@@ -38,7 +38,8 @@ func TestShardsMove(t *testing.T) {
 			g := jobtest.Start(t, 3, 3, until(1_000_000)...)
 			g.Training()
 			v := g.Version(20)
-			for _, m := range []string{"1 2", "1 0", "2 1", "0 2", "1 2", "2 2"} { // server 2 has none in the middle of it, server 0 at the end
+			// server 2 has none in the middle of it, server 0 at the end
+			for _, m := range []string{"1 2", "1 0", "2 1", "0 2", "1 2", "2 2"} {
 				g.Until("shard and server "+m, func() bool {
 					out, err := exec.Command(jobtest.Star(t), append([]string{"ctl", "move"}, append(strings.Fields(m), "--coordinator", g.Addr)...)...).CombinedOutput()
 					if err != nil && !strings.Contains(string(out), "is moving: one at a time") {

@@ -20,7 +20,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// preempt begins a job, has tell do to it what a scheduler does when it has made an update, and returns what it came to.
+// preempt begins a job, has tell do to it what a scheduler does when it has made an update, and returns what it came
+// to.
 func preempt(t *testing.T, want int, tell func(cmd *exec.Cmd), args ...string) (runlog.Result, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -76,7 +77,8 @@ func children(t *testing.T, pid int) (kids []int) {
 	return kids
 }
 
-// A job that is told to end, as a whole or process by process, is saved first, and goes on from there as if nothing had happened: all its samples, and the same bits.
+// A job that is told to end, as a whole or process by process, is saved first, and goes on from there as if nothing had
+// happened: all its samples, and the same bits.
 func TestPreemptedJobLosesNothing(t *testing.T) {
 	one := func(sig syscall.Signal) func(*exec.Cmd) {
 		return func(cmd *exec.Cmd) { cmd.Process.Signal(sig) }
@@ -170,7 +172,8 @@ func TestPreemptedProcesses(t *testing.T) {
 	}
 }
 
-// Workers that are all told to end, in a job whose servers are not, take the job with them, but not what they have done. One alone is let go, and the others go on.
+// Workers that are all told to end, in a job whose servers are not, take the job with them, but not what they have
+// done. One alone is let go, and the others go on.
 func TestWorkersLeaveWhenTold(t *testing.T) {
 	t.Run("one", func(t *testing.T) {
 		t.Parallel()

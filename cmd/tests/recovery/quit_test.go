@@ -13,8 +13,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// SIGQUIT has processes say what they wait for, on one page, and go on; /debug/star says the same. A second one ends the process with
-// every goroutine.
+// SIGQUIT has processes say what they wait for, on one page, and go on; /debug/star says the same. A second one ends
+// the process with every goroutine.
 func TestQuit(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "http") // a port that is free now may be taken by a connection of another test

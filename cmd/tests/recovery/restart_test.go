@@ -19,8 +19,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A server is killed; the job begins again from its last checkpoint by itself, says what that costs, and ends with the same bits as
-// one in which nobody died.
+// A server is killed; the job begins again from its last checkpoint by itself, says what that costs, and ends with the
+// same bits as one in which nobody died.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -65,8 +65,8 @@ func ended(g *jobtest.Job) (summary map[string]any) {
 	return summary
 }
 
-// A worker is killed, and another process takes its rank while the job runs: from then on it does its part, every sample is applied
-// once, and the decisions of the job replay.
+// A worker is killed, and another process takes its rank while the job runs: from then on it does its part, every
+// sample is applied once, and the decisions of the job replay.
 func TestReturnedWorker(t *testing.T) {
 	t.Parallel()
 	common := []string{"--mode", "auto", "--steps", "1000000", "--slow", "0:+40ms,1:+20ms,2:+20ms"}
@@ -94,7 +94,8 @@ func TestReturnedWorker(t *testing.T) {
 	}
 }
 
-// A job of two that may have three: another worker finds it by its gossip while it runs, takes the next rank, and does its part; the log tells of it.
+// A job of two that may have three: another worker finds it by its gossip while it runs, takes the next rank, and does
+// its part; the log tells of it.
 func TestGrowingJob(t *testing.T) {
 	t.Parallel()
 	key, gossip := filepath.Join(t.TempDir(), "key"), jobtest.FreeAddr(t)
@@ -122,8 +123,8 @@ func TestGrowingJob(t *testing.T) {
 	}
 }
 
-// In an all-reduce a worker is killed and replaced, and one more comes: each takes parameters and optimiser from the others, the members have
-// the same bits from then on, and every sample is applied once.
+// In an all-reduce a worker is killed and replaced, and one more comes: each takes parameters and optimiser from the
+// others, the members have the same bits from then on, and every sample is applied once.
 func TestRingTakesWorkers(t *testing.T) {
 	t.Parallel()
 	common := []string{"--arch", "allreduce", "--mode", "ssgd", "--steps", "1000000", "--eval-every", "1", "--slow", "0:+40ms", "--max-workers", "3", "--lr", "0.001"}

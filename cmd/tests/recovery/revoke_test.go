@@ -12,7 +12,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Machines of workers that star run takes away leave at an update, one of them is replaced, and every sample is used once. The last one that is there may go, too.
+// Machines of workers that star run takes away leave at an update, one of them is replaced, and every sample is used
+// once. The last one that is there may go, too.
 func TestRevoke(t *testing.T) {
 	for name, own := range map[string][]string{
 		"servers": {"--min-workers", "1", "--mode", "ssgd"},

@@ -142,7 +142,8 @@ func TestRiders(t *testing.T) {
 	}
 }
 
-// asStaleAsSaid: an update says of which version of the parameters the gradients of riders are, as their records do. A rider has one batch at a time.
+// asStaleAsSaid: an update says of which version of the parameters the gradients of riders are, as their records do. A
+// rider has one batch at a time.
 func asStaleAsSaid(t *testing.T, dir string, riders ...int64) {
 	t.Helper()
 	type record struct{ Worker, Basis int64 }

@@ -13,7 +13,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A job chooses its mode, with parameter servers and without; its log replays to the same decisions and tells the story.
+// A job chooses its mode, with parameter servers and without; its log replays to the same decisions and tells the
+// story.
 func TestAuto(t *testing.T) {
 	for _, arch := range []string{"ps", "allreduce"} {
 		t.Run(arch, func(t *testing.T) {
@@ -35,8 +36,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// retold replays variants of a log in which a plan was decided: a decision that was not carried out, or that nobody can have heard any more, is none that
-// differs; one that is missing is.
+// retold replays variants of a log in which a plan was decided: a decision that was not carried out, or that nobody can
+// have heard any more, is none that differs; one that is missing is.
 func retold(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)

@@ -29,7 +29,8 @@ func apart(t *testing.T, a, b runlog.Result) float64 {
 // elsewhere says which baselines other tests of this package run in real processes.
 var elsewhere = map[string]bool{"dc-asgd/ps": true, "lgc/ps": true, "zeno++/ps": true, "lgc/allreduce": true, "diloco/ps": true, "diloco/allreduce": true, "sync-switch/allreduce": true}
 
-// Every baseline trains in real processes, on each architecture that it knows. What the released programs decide is tested without.
+// Every baseline trains in real processes, on each architecture that it knows. What the released programs decide is
+// tested without.
 func TestEveryBaselineRuns(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()
@@ -95,7 +96,8 @@ func TestBaselinesOnARing(t *testing.T) {
 	}
 }
 
-// Rounds of an all-reduce do not wait for a straggler: it stops, and what it has is dropped, or is in the next update, or corrects it.
+// Rounds of an all-reduce do not wait for a straggler: it stops, and what it has is dropped, or is in the next update,
+// or corrects it.
 func TestClosedRoundsStopStragglers(t *testing.T) {
 	for _, c := range []struct {
 		baseline string

@@ -84,7 +84,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// A job that resumes has the optimiser of its checkpoint, if nobody asks for one: also what was made when another one was the default.
+// A job that resumes has the optimiser of its checkpoint, if nobody asks for one: also what was made when another one
+// was the default.
 func TestResumeKeepsTheOptimiser(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	for _, arch := range []string{"ps", "allreduce"} {
@@ -122,7 +123,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// With a queue a slow worker has less of each round, and a job that is resumed makes what is left of the stream, each sample once.
+// With a queue a slow worker has less of each round, and a job that is resumed makes what is left of the stream, each
+// sample once.
 func TestQueue(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()

@@ -8,7 +8,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Steps of the workers' own in a job without a baseline come to what those of local SGD with the same optimiser come to, with servers and in a ring, and with whatever momentum.
+// Steps of the workers' own in a job without a baseline come to what those of local SGD with the same optimiser come
+// to, with servers and in a ring, and with whatever momentum.
 func TestLocalStepsAreLocalSGD(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	for _, arch := range []string{"ps", "allreduce"} {
@@ -43,7 +44,8 @@ func TestLocalStepsOfTheJob(t *testing.T) {
 		jobtest.Parameters(t, jobtest.Start(t, 1, 2, append(args, "--lr", "0.001")...).Result()))
 }
 
-// Workers go over to steps of their own and back while the job runs, from and to whatever mode, and each sample is in one update.
+// Workers go over to steps of their own and back while the job runs, from and to whatever mode, and each sample is in
+// one update.
 func TestIntoLocalStepsAndOut(t *testing.T) {
 	for _, c := range []struct {
 		more  []string

@@ -39,8 +39,9 @@ func ownModel(t *testing.T) string {
 	return filepath.Join(dir, "own-model")
 }
 
-// A program with a model and data of its own is a worker of star run: with servers and in a ring, while the mode changes and one of its processes is killed
-// and started again. No sample is lost, and all that is said of what is trained is what the program says.
+// A program with a model and data of its own is a worker of star run: with servers and in a ring, while the mode
+// changes and one of its processes is killed and started again. No sample is lost, and all that is said of what is
+// trained is what the program says.
 func TestOwnModel(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("finds the worker's process in /proc")
@@ -88,7 +89,8 @@ func TestOwnModel(t *testing.T) {
 	}
 }
 
-// The same program by hand, beside a star-ps that was told nothing of it. One that was told of another model refuses it.
+// The same program by hand, beside a star-ps that was told nothing of it. One that was told of another model refuses
+// it.
 func TestOwnModelByHand(t *testing.T) {
 	t.Parallel()
 	program := ownModel(t)

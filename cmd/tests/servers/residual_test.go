@@ -12,7 +12,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// leftOut is the sum over the workers of weight times what their codecs had left out by the newest checkpoint of a job, and of how many.
+// leftOut is the sum over the workers of weight times what their codecs had left out by the newest checkpoint of a job,
+// and of how many.
 func leftOut(t *testing.T, dir string) (sum []float64, workers int) {
 	t.Helper()
 	c, _, err := checkpoint.Latest(filepath.Join(dir, process.CheckpointsDir))
@@ -32,8 +33,9 @@ func leftOut(t *testing.T, dir string) (sum []float64, workers int) {
 	return sum, len(c.Residuals().Files())
 }
 
-// A job with top-k that stops and goes on has the parameters, and leaves out, to the bit, what one has and leaves out that never stopped. One that goes
-// on with fewer workers and the other architecture loses nothing of what was left out.
+// A job with top-k that stops and goes on has the parameters, and leaves out, to the bit, what one has and leaves out
+// that never stopped. One that goes on with fewer workers and the other architecture loses nothing of what was left
+// out.
 func TestResidualsGoOn(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()
@@ -55,7 +57,8 @@ func TestResidualsGoOn(t *testing.T) {
 				t.Errorf("%d and %d workers have left out something else than without a stop", n, m)
 			}
 			other := map[string]string{"ps": "allreduce", "allreduce": "ps"}[arch]
-			_, fewer := jobtest.Run(t, flags(other, "1", "--workers", "2", "--resume", half.Checkpoint)...) // which has nothing left to do
+			// which has nothing left to do
+			_, fewer := jobtest.Run(t, flags(other, "1", "--workers", "2", "--resume", half.Checkpoint)...)
 			a, _ = leftOut(t, first)
 			b, n = leftOut(t, fewer)
 			var off, size float64

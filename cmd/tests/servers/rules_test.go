@@ -88,7 +88,8 @@ func TestLGCStopsStragglers(t *testing.T) {
 	}
 }
 
-// All that is received makes a version, whether it is applied or not; without a limit all is applied, with a hopeless one nothing.
+// All that is received makes a version, whether it is applied or not; without a limit all is applied, with a hopeless
+// one nothing.
 func TestZenoJudges(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()

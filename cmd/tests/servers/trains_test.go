@@ -17,8 +17,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// What star-ps was told its workers are held to; what it was not told is what they train, in the result, the manifest and the run log. A worker that was
-// there before them and has left changes nothing.
+// What star-ps was told its workers are held to; what it was not told is what they train, in the result, the manifest
+// and the run log. A worker that was there before them and has left changes nothing.
 func TestSaysWhatWasTrained(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()

@@ -16,13 +16,15 @@ import (
 	"star/sched/service"
 )
 
-// star sched serve on the nodes of Slurm: workers are jobs of Slurm by the service's names, half of them leave when a second job comes, the service is killed and finds the
-// others again, they get the places back, all end, and no sample is used twice.
+// star sched serve on the nodes of Slurm: workers are jobs of Slurm by the service's names, half of them leave when a
+// second job comes, the service is killed and finds the others again, they get the places back, all end, and no sample
+// is used twice.
 func (c *cluster) schedules(t *testing.T) {
 	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
 	s.Env, s.More = c.env, "mode: ssgd, "+jobtest.Slowed(8)
 	serve := func() {
-		s.Start("--engine", "slurm", "--cpus", "4", "--policy", "elasticflow", "--slot", "1s") // two places on each of four nodes
+		// two places on each of four nodes
+		s.Start("--engine", "slurm", "--cpus", "4", "--policy", "elasticflow", "--slot", "1s")
 	}
 	t.Cleanup(func() {
 		s.Kill()
@@ -69,7 +71,8 @@ func (c *cluster) schedules(t *testing.T) {
 	}
 }
 
-// drains drains a node: what runs there goes on, but a worker that is lost there comes back when the node is resumed, and no sooner: its place is nobody's until then.
+// drains drains a node: what runs there goes on, but a worker that is lost there comes back when the node is resumed,
+// and no sooner: its place is nobody's until then.
 func (c *cluster) drains(t *testing.T, s *jobtest.Scheduler) {
 	const node = "127.0.0.2"
 	closed := func(st service.Status) string {
@@ -91,8 +94,9 @@ func (c *cluster) drains(t *testing.T, s *jobtest.Scheduler) {
 	s.Trains("long", 8)
 }
 
-// Three services with one queue, of which each may have started a worker's srun. The one that decides is killed: another one decides, the job goes on in its life, and its workers
-// leave when that says so. A worker whose srun is lost, as with the machine that it ran on, is gone from Slurm, too, and another one comes.
+// Three services with one queue, of which each may have started a worker's srun. The one that decides is killed:
+// another one decides, the job goes on in its life, and its workers leave when that says so. A worker whose srun is
+// lost, as with the machine that it ran on, is gone from Slurm, too, and another one comes.
 func (c *cluster) severalSchedule(t *testing.T) {
 	v := jobtest.SchedulersAt(t, 3, "--engine", "slurm", "--cpus", "4", "--policy", "elasticflow", "--slot", "1s")
 	t.Cleanup(func() {
@@ -155,8 +159,8 @@ func (c *cluster) running(t *testing.T) string {
 	return c.run(t, "squeue", "--noheader", "--states=RUNNING", "--sort=i", "--format=%j %i")
 }
 
-// runs waits until Slurm lists the given number of workers of a job as running, which may be later than the job does, and returns what it
-// lists.
+// runs waits until Slurm lists the given number of workers of a job as running, which may be later than the job does,
+// and returns what it lists.
 func (c *cluster) runs(t *testing.T, name string, workers int) (all string) {
 	c.until(t, fmt.Sprintf("Slurm runs %d workers of %s", workers, name), func() bool {
 		all = c.running(t)

@@ -23,7 +23,8 @@ type job struct {
 	id, dir string
 }
 
-// submit submits star.sbatch in a folder of its own, with a file of settings, and returns the job. Arguments before -- are sbatch's.
+// submit submits star.sbatch in a folder of its own, with a file of settings, and returns the job. Arguments before --
+// are sbatch's.
 func (c *cluster) submit(t *testing.T, settings string, env []string, args ...string) *job {
 	t.Helper()
 	script, err := filepath.Abs("../../../deploy/slurm/star.sbatch")
@@ -102,7 +103,8 @@ func (j *job) process(rank int) int {
 		if strings.Contains(string(args), "star\x00worker\x00") && slices.Contains(vars, "SLURM_JOB_ID="+j.id) && slices.Contains(vars, "SLURM_PROCID="+strconv.Itoa(rank)) &&
 			slices.Contains(vars, "SLURM_CONF="+j.cluster.dir+"/slurm.conf") {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-			if stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); strings.Contains(string(stat), "(star)") { // neither srun nor one that is about to become star
+			// neither srun nor one that is about to become star
+			if stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); strings.Contains(string(stat), "(star)") {
 				return pid
 			}
 		}
@@ -149,7 +151,8 @@ func TestSlurm(t *testing.T) {
 		t.Skip("starts a cluster")
 	}
 	c := start(t)
-	// A worker is killed, and the others go on. A minute before the end of its time the job saves what it has and is queued again; it goes on with the checkpoint.
+	// A worker is killed, and the others go on. A minute before the end of its time the job saves what it has and is
+	// queued again; it goes on with the checkpoint.
 	t.Run("requeue", func(t *testing.T) {
 		slow := "slow: [\"0:+5ms\", \"2:+5ms\"]\n"
 		j := c.submit(t, small+slow+"epochs: 0\nsamples: 1000000000\n", []string{"STAR_SERVERS=2"}, "--nodes=3", "--ntasks=3")

@@ -1,5 +1,6 @@
-// Package check builds the kustomize bases of deploy/k8s and decodes what comes out into the types of the APIs, strictly: a field that is not theirs, or twice there, is an
-// error. It is a module of its own, because programs of jobs need none of what it imports.
+// Package check builds the kustomize bases of deploy/k8s and decodes what comes out into the types of the APIs,
+// strictly: a field that is not theirs, or twice there, is an error. It is a module of its own, because programs of
+// jobs need none of what it imports.
 package check
 
 import (

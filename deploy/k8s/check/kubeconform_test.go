@@ -15,7 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// schemas are those that Kubernetes, JobSet and Trainer publish of their types, closed, so that a field that they do not name is an error. A folder of files for kubeconform.
+// schemas are those that Kubernetes, JobSet and Trainer publish of their types, closed, so that a field that they do
+// not name is an error. A folder of files for kubeconform.
 func schemas(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

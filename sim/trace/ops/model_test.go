@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// executed plays a job whose workers never pause: every operation starts as soon as what it needs is there. It is dumb on purpose: all start times
-// are raised until no rule is broken. took says how long an operation takes once it can.
+// executed plays a job whose workers never pause: every operation starts as soon as what it needs is there. It is dumb
+// on purpose: all start times are raised until no rule is broken. took says how long an operation takes once it can.
 func executed(m Meta, micros int, took func(d, s int, t Type, k int) float64) []Op {
 	type key struct {
 		d, s int
@@ -132,7 +132,8 @@ func executed(m Meta, micros int, took func(d, s int, t Type, k int) float64) []
 	return all
 }
 
-// A job that never pauses takes, without the pauses that it has not, the time that it took; and what it sent, it sent in the time that it took to send.
+// A job that never pauses takes, without the pauses that it has not, the time that it took; and what it sent, it sent
+// in the time that it took to send.
 func TestGraphAgrees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := Meta{Data: rapid.IntRange(1, 3).Draw(t, "data"), Stages: rapid.IntRange(1, 4).Draw(t, "stages"), Chunks: 1}
@@ -143,7 +144,8 @@ func TestGraphAgrees(t *testing.T) {
 		times := map[string]float64{}
 		took := func(d, s int, ty Type, k int) float64 {
 			name := fmt.Sprint(d, s, ty, k)
-			if ty.pipe() || ty.data() || ty == EmbeddingReduce || ty == ClipGrads { // a transfer ends for all its members at once
+			// a transfer ends for all its members at once
+			if ty.pipe() || ty.data() || ty == EmbeddingReduce || ty == ClipGrads {
 				name = fmt.Sprint(ty.category(), k)
 			}
 			if _, ok := times[name]; !ok {
@@ -211,7 +213,8 @@ func TestNoStragglers(t *testing.T) {
 		t.Errorf("parts of no damage: %+v, %+v", r.Worst, r.Last)
 	}
 	// Two stages, four micro-batches, by hand: the gather 1; the first forward of stage 1 at 3 and the last one until 7;
-	// its backwards until 11, the last gradient at stage 0 at 12, its backward until 13; then layernorm, embedding, scatter, clip, step.
+	// its backwards until 11, the last gradient at stage 0 at 12, its backward until 13; then layernorm, embedding,
+	// scatter, clip, step.
 	if r.Ideal != 18 {
 		t.Errorf("the step takes %v, want 18", r.Ideal)
 	}

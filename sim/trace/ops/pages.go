@@ -41,7 +41,8 @@ func checkPages(r io.ReaderAt, size int64, file *parquet.File) error {
 			if c.NumValues < 0 || c.NumValues > math.MaxInt64/4 || c.TotalUncompressedSize < 0 {
 				return fmt.Errorf("column %s: %d values in %d bytes", name, c.NumValues, c.TotalUncompressedSize)
 			}
-			n := max(c.TotalUncompressedSize, 4*c.NumValues) // a run of equal values is a few bytes in the file, and 4 or 8 each in memory
+			// a run of equal values is a few bytes in the file, and 4 or 8 each in memory
+			n := max(c.TotalUncompressedSize, 4*c.NumValues)
 			if n > left {
 				return fmt.Errorf("column %s: %d values in %d bytes in a file of %d: %w", name, c.NumValues, n, size, unpack.ErrTooMuch)
 			}
@@ -96,7 +97,8 @@ func checkChunk(chunk []byte, leaf *parquet.Column, c *format.ColumnMetaData) (a
 			return at, fmt.Errorf("it says %d bytes unpacked, and its column has %d more", h.UncompressedPageSize, size)
 		}
 		size -= int64(h.UncompressedPageSize)
-		if d := h.DictionaryPageHeader.Valid; d != (h.Type == format.DictionaryPage) { // the library looks at this alone, or at the type alone
+		// the library looks at this alone, or at the type alone
+		if d := h.DictionaryPageHeader.Valid; d != (h.Type == format.DictionaryPage) {
 			return at, fmt.Errorf("it is of type %v, and has the header of a dictionary: %v", h.Type, d)
 		}
 		n := int64(0)
@@ -141,7 +143,8 @@ func checkPage(page []byte, leaf *parquet.Column, h *format.PageHeader) error {
 	case parquet.FixedLenByteArray:
 		wide = int64(leaf.Type().Length())
 	}
-	codec := leaf.Compression().CompressionCodec() // this is what the library unpacks with, whatever the group of rows says
+	// this is what the library unpacks with, whatever the group of rows says
+	codec := leaf.Compression().CompressionCodec()
 	var err error
 	var encoding format.Encoding
 	var values int32
@@ -210,7 +213,8 @@ func checkPage(page []byte, leaf *parquet.Column, h *format.PageHeader) error {
 		return checkRuns(page[1:], int(page[0]), values)
 	case format.RLE: // of booleans, behind 4 bytes that say how long they are
 		return checkRuns(page[min(4, len(page)):], 1, values)
-	case format.DeltaBinaryPacked, format.DeltaLengthByteArray: // a header: the size of blocks, in how many parts, and how many values
+	// a header: the size of blocks, in how many parts, and how many values
+	case format.DeltaBinaryPacked, format.DeltaLengthByteArray:
 		n := uint64(0)
 		for range 3 {
 			k := 0
@@ -226,7 +230,8 @@ func checkPage(page []byte, leaf *parquet.Column, h *format.PageHeader) error {
 		if n := int64(values) * wide; n > unpack.Most(int64(len(page))) {
 			return fmt.Errorf("%d values of %d bytes each: %w", values, wide, unpack.ErrTooMuch)
 		}
-	case format.DeltaByteArray: // each value may repeat the whole of the one before it, so their sum has no bound that a header shows
+	// each value may repeat the whole of the one before it, so their sum has no bound that a header shows
+	case format.DeltaByteArray:
 		return fmt.Errorf("it is encoded as %v, want another encoding", encoding)
 	}
 	return nil

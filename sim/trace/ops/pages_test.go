@@ -125,14 +125,16 @@ func values(h *format.PageHeader) *int32 {
 	return &h.DataPageHeader.V.NumValues
 }
 
-// Whatever a page says of itself and of what is in it, an honest file is read, and a liar is refused before it takes memory.
+// Whatever a page says of itself and of what is in it, an honest file is read, and a liar is refused before it takes
+// memory.
 func TestPagesThatLie(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		var file bytes.Buffer
 		if err := parquet.Write(&file, packedRows(), parquet.DataPageVersion(version)); err != nil {
 			t.Fatal(err)
 		}
-		// run puts a run of 2^30 equal values in front of what is at the given byte of the last page, and says that n bytes of levels are there.
+		// run puts a run of 2^30 equal values in front of what is at the given byte of the last page, and says that n bytes
+		// of levels are there.
 		run := binary.AppendUvarint(nil, 2<<30)
 		last := func(h []*format.PageHeader, pages [][]byte, b []byte) {
 			i := len(h) - 1

@@ -24,18 +24,19 @@ import (
 	"star/train/optim"
 )
 
-// star-chaos compares a job with faults to a calm job without faults that makes the same updates. The run log has the gradients of
-// each update, their samples and the version of their parameters, so one process can compute them again in order. The weight of a
-// gradient follows from docs/theory.md, not from the log.
+// star-chaos compares a job with faults to a calm job without faults that makes the same updates. The run log has the
+// gradients of each update, their samples and the version of their parameters, so one process can compute them again in
+// order. The weight of a gradient follows from docs/theory.md, not from the log.
 //
-// Where shards receive each gradient unchanged, all values are bitwise equal: loss and norm of each gradient as its worker recorded
-// them, and parameters and optimiser state in every checkpoint. A tree or a ring sums gradients in another order, and a codec changes
-// them: then parameters may differ by a fraction of the distance from the initial parameters. What a codec leaves out is added to
-// later gradients, or lost: then only the end is compared, which must be nearer to the end of the calm job than the beginning was.
+// Where shards receive each gradient unchanged, all values are bitwise equal: loss and norm of each gradient as its
+// worker recorded them, and parameters and optimiser state in every checkpoint. A tree or a ring sums gradients in
+// another order, and a codec changes them: then parameters may differ by a fraction of the distance from the initial
+// parameters. What a codec leaves out is added to later gradients, or lost: then only the end is compared, which must
+// be nearer to the end of the calm job than the beginning was.
 //
-// Unstable training amplifies rounding: with momentum, 1e-7 of the distance became 5e-3 in 1100 updates of one worker. The comparison
-// measures this: a twin of the calm job makes the same updates with each element of a gradient rounded once, and parameters may differ
-// by roundingFor times the difference of the twin.
+// Unstable training amplifies rounding: with momentum, 1e-7 of the distance became 5e-3 in 1100 updates of one worker.
+// The comparison measures this: a twin of the calm job makes the same updates with each element of a gradient rounded
+// once, and parameters may differ by roundingFor times the difference of the twin.
 const (
 	apartSummed  = 1e-3 // rounding, amplified by later gradients; measured: 6e-7
 	apartHalf    = 1e-2 // fp16, bf16; measured: 2e-5
@@ -227,13 +228,14 @@ func (k *calmJob) attempts(ctx context.Context, attempts []*chaos.Attempt, place
 	return nil
 }
 
-// unclaimed reports whether no attempt's log has a checkpoint: the attempt that wrote it was killed before it could log it.
+// unclaimed reports whether no attempt's log has a checkpoint: the attempt that wrote it was killed before it could log
+// it.
 func unclaimed(attempts []*chaos.Attempt, name string) bool {
 	return !slices.ContainsFunc(attempts, func(l *chaos.Attempt) bool { return slices.Contains(l.SavedAs, name) })
 }
 
-// lastBefore reports whether a later attempt begins with version, and attempts[i] is the last attempt before it that reached
-// version. Earlier attempts may have reached it too, if a later one started from the beginning.
+// lastBefore reports whether a later attempt begins with version, and attempts[i] is the last attempt before it that
+// reached version. Earlier attempts may have reached it too, if a later one started from the beginning.
 func lastBefore(attempts []*chaos.Attempt, i int, version int64) bool {
 	reached := func(l *chaos.Attempt) bool { return l.From < version && version <= l.Version }
 	if !reached(attempts[i]) {
@@ -250,7 +252,8 @@ func lastBefore(attempts []*chaos.Attempt, i int, version int64) bool {
 	return false
 }
 
-// attempt repeats the updates of one attempt. It keeps the states at versions in starts and compares those of checkpoints.
+// attempt repeats the updates of one attempt. It keeps the states at versions in starts and compares those of
+// checkpoints.
 func (k *calmJob) attempt(ctx context.Context, l *chaos.Attempt, starts map[int64]bool, saved map[int64]string) error {
 	basis := map[int64][]*wanted{}
 	updates := make([][]*wanted, len(l.Updates))
@@ -340,8 +343,8 @@ func (k *calmJob) twinUpdate(u chaos.Update, members []*wanted, gs []node.Weight
 	k.twin.Update(u.Before, twins)
 }
 
-// reached computes the gradients for the current version, and repeats those that do not match their records: shards may have sent the
-// worker later parameters.
+// reached computes the gradients for the current version, and repeats those that do not match their records: shards may
+// have sent the worker later parameters.
 func (k *calmJob) reached(ctx context.Context, version int64, fresh []*wanted) error {
 	open := false
 	for _, w := range k.wanted {
@@ -482,15 +485,16 @@ func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wante
 	return gs, nil
 }
 
-// Shards may send a worker different versions if it reads parameters during updates: when it joins the job (ps.Link.Pull), or when
-// its connection to a shard ended and it reads from a copy that is further (ps.replicaSet). No log has these versions; tornTime bounds
-// the search for them.
+// Shards may send a worker different versions if it reads parameters during updates: when it joins the job
+// (ps.Link.Pull), or when its connection to a shard ended and it reads from a copy that is further (ps.replicaSet). No
+// log has these versions; tornTime bounds the search for them.
 const tornTime = 20 * time.Second
 
 // pastBytes bounds the memory of the parameters that are kept for that.
 const pastBytes = 1 << 29
 
-// torn searches for the two versions that shards sent a worker. It wraps errNoCalm at the timeout; other errors mean that no pair fits.
+// torn searches for the two versions that shards sent a worker. It wraps errNoCalm at the timeout; other errors mean
+// that no pair fits.
 func (k *calmJob) torn(ctx context.Context, m *wanted) error {
 	var versions []int64
 	for v := range k.past {
@@ -512,7 +516,8 @@ func (k *calmJob) torn(ctx context.Context, m *wanted) error {
 		m.Worker, m.Step, m.use, m.Basis, m.Loss, m.Norm2, m.g.Loss, m.g.Norm2)}
 }
 
-// likely are all pairs i < j < n. Pairs with 0 are first, since a shard that answered at once sent the basis; other pairs are close.
+// likely are all pairs i < j < n. Pairs with 0 are first, since a shard that answered at once sent the basis; other
+// pairs are close.
 func likely(n int) iter.Seq[[2]int] {
 	return func(yield func([2]int) bool) {
 		for j := 1; j < n; j++ {
@@ -530,8 +535,8 @@ func likely(n int) iter.Seq[[2]int] {
 	}
 }
 
-// tornOf reports whether m matches its record if some shards sent version a of the parameters and others version b; m.g is then that
-// gradient.
+// tornOf reports whether m matches its record if some shards sent version a of the parameters and others version b; m.g
+// is then that gradient.
 func (k *calmJob) tornOf(ctx context.Context, m *wanted, a, b int64) (bool, error) {
 	n := len(k.begin)
 	params := make([]float32, n)

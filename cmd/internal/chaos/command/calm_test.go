@@ -17,7 +17,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A calm job makes the updates of a job again, to the same bits; and if the account of them is not what was done, that is found.
+// A calm job makes the updates of a job again, to the same bits; and if the account of them is not what was done, that
+// is found.
 func TestCalmJob(t *testing.T) {
 	if testing.Short() {
 		t.Skip("four jobs, made again six times each")
@@ -52,7 +53,8 @@ func TestCalmJob(t *testing.T) {
 				{"another plan at the end", func(us []chaos.Update) { us[len(us)-1].Live = us[20].Live[:2] }, "differ in"},
 			} {
 				kept := "the same bits"
-				if name == "ring" { // members add up in another order, log no gradient with its samples, and say of how many a round is
+				// members add up in another order, log no gradient with its samples, and say of how many a round is
+				if name == "ring" {
 					if kept = "of the way apart, 0.001 allowed"; strings.HasPrefix(c.what, "another ") {
 						continue
 					} else if c.want != "" {
@@ -88,7 +90,8 @@ func TestCalmJobOfUnstableTraining(t *testing.T) {
 	}
 }
 
-// Parameters that a worker was sent by one shard later than by another are found, however many updates lie between; those of no version that it can have been sent are not.
+// Parameters that a worker was sent by one shard later than by another are found, however many updates lie between;
+// those of no version that it can have been sent are not.
 func TestTorn(t *testing.T) {
 	job := jobtest.Settings(t, "--dataset", "digits:n=40,test=10", "--model", "softmax", "--batch", "8")
 	c, err := node.NewCalm(job)
@@ -135,8 +138,8 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// A ring with a queue of samples makes the updates of one process that has the union of its members' samples, whether gradients go in one piece or in buckets.
-// Softmax has no ReLU, which a rounding may turn on or off.
+// A ring with a queue of samples makes the updates of one process that has the union of its members' samples, whether
+// gradients go in one piece or in buckets. Softmax has no ReLU, which a rounding may turn on or off.
 func TestRingQueueIsOneProcess(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()
@@ -180,7 +183,8 @@ func TestRingQueueIsOneProcess(t *testing.T) {
 	}
 }
 
-// A checkpoint that no attempt has logged belongs to the last attempt that reached its version, where attempts started again from the beginning.
+// A checkpoint that no attempt has logged belongs to the last attempt that reached its version, where attempts started
+// again from the beginning.
 func TestCheckpointsOfAttempts(t *testing.T) {
 	attempt := func(from, version int64, saved ...string) *chaos.Attempt {
 		return &chaos.Attempt{From: from, Version: version, SavedAs: saved, Updates: make([]chaos.Update, version-from)}

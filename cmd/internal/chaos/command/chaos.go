@@ -30,7 +30,8 @@ import (
 	"star/train/checkpoint"
 )
 
-// chaosDefaults override defaults of star run: the job is small, lasts longer than the time until faults begin, and restarts.
+// chaosDefaults override defaults of star run: the job is small, lasts longer than the time until faults begin, and
+// restarts.
 var chaosDefaults = map[string]string{
 	"steps": "6000", "model": "softmax", "dataset": "digits:n=2000,test=200", "batch": "16", "workers": "3", "mode": "asgd", "slow": "0:+5ms",
 	"checkpoint-every": "2s", "worker-restarts": "1000", "restarts": "100", "eval-every": "0", "listen": "127.0.0.1:0", "dead-after": "5s",
@@ -83,7 +84,8 @@ in which coordinators are replaced too, over a network that loses, doubles and d
 			if job.Hosts != "" {
 				return job.Invalid("hosts", errors.New("star-chaos breaks jobs on this machine"))
 			}
-			if !cmd.Flags().Changed("faults") && (job.Baseline != "" || job.Arch == settings.AllReduce) { // comparing does not support a ring with riders
+			// comparing does not support a ring with riders
+			if !cmd.Flags().Changed("faults") && (job.Baseline != "" || job.Arch == settings.AllReduce) {
 				names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Mode) })
 			}
 			if job.Electors() > 0 && !cmd.Flags().Changed("faults") {
@@ -167,8 +169,8 @@ func withShards(job *settings.Job) int {
 	return max(job.Shards, job.Replicas, 1)
 }
 
-// comesBack is the time after which the place of a killed coordinator is certainly taken: its loss is detected, another process leads,
-// waits for it three more seconds, and admits the restarted process. 0: it is not replaced.
+// comesBack is the time after which the place of a killed coordinator is certainly taken: its loss is detected, another
+// process leads, waits for it three more seconds, and admits the restarted process. 0: it is not replaced.
 func comesBack(job *settings.Job) time.Duration {
 	if job.WorkerRestarts == 0 {
 		return 0
@@ -176,8 +178,8 @@ func comesBack(job *settings.Job) time.Duration {
 	return 10 * time.Second
 }
 
-// copied is the time after which all shards of a killed server certainly have all their copies: the server is restarted and receives
-// one copy a second. 0: it is not restarted, or the job restarts.
+// copied is the time after which all shards of a killed server certainly have all their copies: the server is restarted
+// and receives one copy a second. 0: it is not restarted, or the job restarts.
 func copied(job *settings.Job) time.Duration {
 	back := comesBack(job)
 	if job.Electors() == 0 || back == 0 {
@@ -355,8 +357,8 @@ type breaker struct {
 	still sync.Mutex     // held while a process is stopped or continued
 }
 
-// way is the proxy for a fault of a target: the one in front of a server or, in a ring or tree, one through which other workers have
-// connected to a worker. Not every worker has one: of two members only one dials the other.
+// way is the proxy for a fault of a target: the one in front of a server or, in a ring or tree, one through which other
+// workers have connected to a worker. Not every worker has one: of two members only one dials the other.
 func (r *breaker) way(target int) *chaos.Proxy {
 	if target < len(r.front) {
 		return r.front[target]
@@ -449,7 +451,8 @@ func otherMode(job *settings.Job) string {
 	return "asgd"
 }
 
-// change requests another mode in the background. A job that is over, or has no coordinator at the time, keeps its mode.
+// change requests another mode in the background. A job that is over, or has no coordinator at the time, keeps its
+// mode.
 func (r *breaker) change(mode string) {
 	go func() {
 		network, err := r.Network()
@@ -537,7 +540,8 @@ func runLogs(out string) []string {
 	return append(old, filepath.Join(out, process.RunLogName))
 }
 
-// loadable are the versions of the checkpoints that verify, oldest first, and the errors of the others that claim to be complete.
+// loadable are the versions of the checkpoints that verify, oldest first, and the errors of the others that claim to be
+// complete.
 func loadable(place string) (versions []int64, bad []string) {
 	found, err := checkpoint.List(place)
 	if err != nil {

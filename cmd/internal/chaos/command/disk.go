@@ -39,7 +39,8 @@ func newDisk(dir string) (*disk, error) {
 // longestFull is how long we wait at most until a process notices that a disk is full.
 const longestFull = 30 * time.Second
 
-// fill lets there be no room for a while, whatever is removed meanwhile; for longer where no checkpoint has failed yet. failures says how many have.
+// fill lets there be no room for a while, whatever is removed meanwhile; for longer where no checkpoint has failed yet.
+// failures says how many have.
 func (d *disk) fill(long time.Duration, failures func() int) {
 	d.busy.Go(func() {
 		d.mu.Lock() // one after the other
@@ -79,7 +80,8 @@ func (d *disk) fill(long time.Duration, failures func() int) {
 	})
 }
 
-// survivors are the versions that load now. One may be removed while we look, because a later one is complete: then we look again.
+// survivors are the versions that load now. One may be removed while we look, because a later one is complete: then we
+// look again.
 func (d *disk) survivors() (versions []int64, err error) {
 	for range 5 {
 		var bad []string

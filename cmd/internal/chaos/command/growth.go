@@ -35,7 +35,8 @@ type held struct {
 	goroutines  []int64 // as the process reported, at each request; 0: no answer
 }
 
-// grown is a process that ran long enough to be judged: its resources in the first quarter after its start, and in the last.
+// grown is a process that ran long enough to be judged: its resources in the first quarter after its start, and in the
+// last.
 type grown struct {
 	Name        string   `json:"name"`
 	Age         float64  `json:"age_s"`

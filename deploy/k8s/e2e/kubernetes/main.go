@@ -1,4 +1,5 @@
-// Command kubernetes is etcd, the control plane, the kubelet and kubectl of Kubernetes as one program, which is linked once: its first argument is which of them it is.
+// Command kubernetes is etcd, the control plane, the kubelet and kubectl of Kubernetes as one program, which is linked
+// once: its first argument is which of them it is.
 package main
 
 import (

@@ -83,8 +83,8 @@ E,200,242,366,166,42,0,false,true,1,,ef-admission,
 	}
 }
 
-// TestPrograms runs every policy of every program with the settings that it has in star sched sim. The trace's format says
-// which program is meant, or --compat.
+// TestPrograms runs every policy of every program with the settings that it has in star sched sim. The trace's format
+// says which program is meant, or --compat.
 func TestPrograms(t *testing.T) {
 	for program, args := range map[string]string{
 		"elasticflow": "trace.csv --format elasticflow --cluster n2g2 --throughputs tables --slot 60s",
