@@ -59,7 +59,7 @@ func Adopt(j *job.Job, text []byte) error {
 	c, err := parseOptimizer(text)
 	own := err == nil && c.Name == optim.Own
 	if own && j.Arch != job.AllReduce {
-		return &job.DisagreeError{Err: errors.New("the program of the workers makes the updates itself (own=True), which is for --arch allreduce: parameter servers have optimisers of their own")}
+		return &job.DisagreeError{Err: errors.New("the program of the workers makes the updates itself (own=True), which needs --arch allreduce: parameter servers have optimisers of their own")}
 	}
 	for _, name := range []string{"baseline", "optimizer", "lr", "momentum", "weight-decay", "schedule"} {
 		switch given := j.IsSet(name) || name == "baseline" && j.Baseline != ""; {

@@ -103,6 +103,6 @@ def test_refused(job: Any) -> None:
     job.script(TRAIN)
     job.start("--mode", "ssgd", "--epochs", "1", workers=1)
     a = job.worker(job.folder / "train.py")
-    assert a.wait() == 78 and "makes the updates itself (own=True), which is for --arch allreduce" in a.log
+    assert a.wait() == 78 and "makes the updates itself (own=True), which needs --arch allreduce" in a.log
     b = job.worker(job.folder / "train.py", env={"DO": "closure"})
     assert b.wait() != 0 and "LBFGS needs a closure" in b.log
