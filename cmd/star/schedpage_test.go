@@ -66,6 +66,11 @@ func TestServicePage(t *testing.T) {
 		}
 	}()
 	jobtest.WaitFor(t, addr)
+	for end := time.Now().Add(time.Minute); exec.Command(jobtest.Star(t), "sched", "status", "--dir", q).Run() != nil; { // its page comes first
+		if time.Now().After(end) {
+			t.Fatal("no service answers")
+		}
+	}
 	for _, name := range []string{"first", "second"} {
 		file := filepath.Join(dir, name+".yaml")
 		if err := os.WriteFile(file, []byte("name: "+name+"\nsettings: {model: softmax, dataset: digits, slow: [\"0:+20ms\"]}\nsamples: 60000\n"), 0o600); err != nil {

@@ -166,7 +166,7 @@ func TestPoison(t *testing.T) {
 				if !errors.As(err, &rejected) || rejected.Exit != 70 || !strings.Contains(err.Error(), "worker 2, step 40") {
 					t.Errorf("the rogue hears %v, want the end of the job with exit code 70", err)
 				}
-				g.Ends("ps0", 70, "poison: the gradient of worker 2, step 40, is ", "--poison fatal")
+				g.Ends("ps0", 70, "poison: the gradient of worker 2, step 40, has a norm ", "--poison fatal")
 				for _, name := range []string{"ps1", "w0", "w1"} {
 					g.Ends(name, 70)
 				}
