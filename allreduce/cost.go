@@ -29,8 +29,8 @@ const (
 	AlgorithmDissemination     // Barrier
 
 	// AlgorithmLate is Late while one rank arrives after the others in most operations, by the ranks' own times, which
-	// they compare every 16 all-reduces of 256 KiB and more; else it is AlgorithmAuto. Which one is used depends on
-	// times, so the bits of a result may differ from run to run, in rounding.
+	// they compare every 16 all-reduces of 256 KiB and more; else, and where several hosts have several ranks, it is
+	// AlgorithmAuto. Which one is used depends on times, so the bits of a result may differ from run to run, in rounding.
 	AlgorithmLate
 )
 
@@ -245,7 +245,7 @@ func (g *Group) choose(c call, size int) Algorithm {
 	// All ranks choose from the same model and settings, so they agree without
 	// a message.
 	a, n := g.cfg.Algorithm, len(g.peers)
-	if a == AlgorithmLate && (g.late.rank == None || size < lateSize) {
+	if a == AlgorithmLate && (g.late.rank == None || size < lateSize || g.placed != nil) {
 		a = AlgorithmAuto
 	}
 	switch {
