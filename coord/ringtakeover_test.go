@@ -171,7 +171,7 @@ func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 	}, Enrolment: enrolment}
 	const metadata = `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":40,"seq":5,"steps":[4,4],"rounds":[]}`
 	for name, c := range map[string]struct {
-		before time.Duration // when the server is told
+		before time.Duration // when the server gets the signal to end
 		ends   bool
 	}{"at once": {0, false}, "without waiting": {time.Minute, true}} {
 		t.Run(name, func(t *testing.T) {

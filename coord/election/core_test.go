@@ -19,15 +19,15 @@ type world struct {
 	t           fataler
 	chance      *rand.Rand
 	now         time.Duration
-	members     []*player // those who founded it, by rank; then those who came later
+	members     []*player // the founders, by rank; then those that came later
 	places      int
 	wires       []letter
 	cut         map[[2]int]bool
 	notes       map[string]uint64 // that were said to be agreed on: the term in which
 	last        string            // of them
-	leaderships map[uint64]uint64 // who held it
+	leaderships map[uint64]uint64 // by term: the member that led
 	newest      uint64
-	first       time.Duration // what the clock of who leads first is ahead
+	first       time.Duration // how far the clock of the first leader is ahead
 }
 
 type fataler interface {
@@ -41,7 +41,7 @@ type player struct {
 	asleep  time.Duration // until then
 	next    time.Duration // when it ticks
 	dead    bool
-	life    [processIDLen]byte // of who came later
+	life    [processIDLen]byte // of a member that came later
 	ask     map[uint64]string
 	pending []letter
 	disk    []raftpb.Message // records
@@ -63,7 +63,7 @@ func (p *player) keeps() {
 			p.synced = len(p.disk)
 		}
 	}
-	p.kept = func() { // as a file that is written anew
+	p.kept = func() { // like a file that is rewritten
 		p.disk, p.synced = nil, 0
 		p.keep(whole(p.store), true)
 	}
@@ -111,7 +111,7 @@ func newWorld(t fataler, members int, seed uint64) *world {
 	return w
 }
 
-// another has a process come in the place of one that is dead, or that stands still.
+// another has a process come in the place of one that is dead, or that sleeps.
 func (w *world) another(rank int) *player {
 	var id [processIDLen]byte
 	binary.BigEndian.PutUint64(id[:], w.chance.Uint64())
@@ -125,7 +125,7 @@ func (w *world) another(rank int) *player {
 	return p
 }
 
-// letIn has who leads let in those that have come. Each place is asked for by the last process that has come there.
+// letIn has the leader let in those that have come. Each place is asked for by the last process that has come there.
 func (w *world) letIn(p *player) {
 	if p.term == 0 {
 		return
@@ -143,7 +143,7 @@ func (w *world) letIn(p *player) {
 	}
 }
 
-// usable says whether most of those who vote, as any who lives knows, are alive.
+// usable says whether a majority of the voters is alive, as every living member knows them.
 func (w *world) usable(without *player) bool {
 	for _, p := range w.members {
 		if p.dead || len(p.conf.Voters) == 0 {
@@ -195,7 +195,7 @@ func (w *world) run(d time.Duration) {
 				w.settle(p)
 			}
 			p.pending = p.pending[:0]
-			if w.now >= p.next { // a ticker keeps one tick for who is late
+			if w.now >= p.next { // a ticker keeps one tick for a late receiver
 				p.tick(p.own(w))
 				w.letIn(p)
 				if p.next += beat; p.next < w.now {
@@ -248,8 +248,8 @@ func (w *world) settle(p *player) {
 	}
 }
 
-// knows says whether a member has that note, or one that was proposed later: who proposed it may not have heard that it
-// was agreed on.
+// knows says whether a member has that note, or one that was proposed later: the member that proposed it may not have
+// heard that it was agreed on.
 func (w *world) knows(p *player, note string) bool {
 	var have, want int
 	fmt.Sscan(string(p.state.Note), &have)
@@ -273,14 +273,14 @@ func (w *world) check() {
 	if len(held) > 1 {
 		w.t.Fatalf("at %v members %v all hold the lease", w.now, held)
 	}
-	for _, p := range w.members { // messages take time, so that nobody is before the first leader's clock
+	for _, p := range w.members { // messages take time, so no member is ahead of the first leader's clock
 		if p.term > 0 && p.clock(w) > w.now+w.first {
 			w.t.Fatalf("at %v the clock of member %d is %v ahead", w.now, p.rank, p.clock(w)-w.now-w.first)
 		}
 	}
 }
 
-// holder is who holds the lease; -1: nobody.
+// holder is the member that holds the lease; -1: none does.
 func (w *world) holder() int {
 	return slices.IndexFunc(w.members, func(p *player) bool { return !p.dead && p.holds(p.own(w)) })
 }
@@ -311,7 +311,7 @@ func TestOnlyOneReigns(t *testing.T) {
 			p := w.members[rapid.IntRange(0, len(w.members)-1).Draw(t, "who")]
 			who := p.rank
 			switch what := rapid.SampledFrom([]string{"cut", "oneway", "heal", "sleep", "kill", "kill", "another", "another", "again", "again", "resign", "note", "add", "add", "campaign"}).Draw(t, "event"); what {
-			case "cut": // it reaches nobody, and nobody reaches it
+			case "cut": // it reaches no member, and no member reaches it
 				for o := range k {
 					w.cut[[2]int{who, o}], w.cut[[2]int{o, who}] = true, true
 				}
@@ -325,7 +325,7 @@ func TestOnlyOneReigns(t *testing.T) {
 				if w.usable(p) {
 					p.dead = true
 				}
-			case "another": // it comes while the one before is dead, stands still or is cut off, or for no reason at all
+			case "another": // it comes while the one before is dead, sleeps or is cut off, or for no reason at all
 				w.another(who).short = short
 			case "again": // with its disk
 				if p.dead {
@@ -354,8 +354,8 @@ func TestOnlyOneReigns(t *testing.T) {
 			}
 			w.run(time.Duration(rapid.IntRange(1, 1500).Draw(t, "pass")) * time.Millisecond)
 		}
-		// A majority is alive and can talk: it finds a leader. A change of who votes that was on its way may have come
-		// through since somebody was killed: then that may be too few.
+		// A majority is alive and can talk: it finds a leader. A change of voters that was on its way may have come
+		// through since a member was killed: then the living voters may be too few.
 		clear(w.cut)
 		for _, p := range w.members {
 			p.asleep = 0
@@ -390,7 +390,7 @@ func TestOneClock(t *testing.T) {
 	}
 }
 
-// Of what one leader says what was on its way for the shortest time counts; the next leader is believed anew.
+// Among the clock readings of one leader the one with the shortest time on its way counts; the next leader starts over.
 func TestFollow(t *testing.T) {
 	c := new(core)
 	for _, q := range []struct {
@@ -404,9 +404,9 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// When the leader is gone another one leads within the 6 s that are promised, and knows what was noted. The two who are
-// left draw when they stand for election, and one time in ten they do so at once and draw again: more than 6 s is three
-// such draws in a row.
+// When the leader is gone another one leads within the 6 s that are promised, and knows what was noted. The two members
+// that are left draw the time of their candidacy, and one time in ten it is the same and they draw again: more than 6 s
+// is three such draws in a row.
 func TestASuccessorIsThereInTime(t *testing.T) {
 	late := 0
 	for seed := range uint64(40) {
@@ -471,8 +471,8 @@ func TestTheLeaseEndsByItself(t *testing.T) {
 	}
 }
 
-// Who has answered a leader's question neither stands for election nor votes while the leader relies on it, though it
-// may have forgotten whom it follows.
+// A member that has answered a leader's question neither campaigns nor votes while the leader relies on the answer,
+// though it may have forgotten which leader it follows.
 func TestPromise(t *testing.T) {
 	for seed := range uint64(20) {
 		w := newWorld(t, 3, seed)
@@ -498,7 +498,7 @@ func TestPromise(t *testing.T) {
 		}
 	}
 
-	// It hears of a later term, and forgets whom it followed.
+	// It hears of a later term, and forgets which leader it followed.
 	var m *core
 	var err error
 	votes := func(at time.Duration) (granted bool) {
@@ -609,7 +609,7 @@ func TestASnapshotForgetsWhatWasAdded(t *testing.T) {
 	for o := range 3 {
 		w.cut[[2]int{away.rank, o}], w.cut[[2]int{o, away.rank}] = true, true
 	}
-	last := func() bool { // the snapshot has all that was agreed on, and the log does not reach back to who is away
+	last := func() bool { // the snapshot has all that was agreed on, the log begins after what the absent member has
 		snap, _ := first.store.Snapshot()
 		begins, _ := first.store.FirstIndex()
 		return snap.Metadata.Index == first.lastIndex() && begins > away.lastIndex()+1

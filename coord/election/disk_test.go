@@ -51,8 +51,8 @@ func (b *kept) begin(rank int) {
 	b.bench.start(rank, l)
 }
 
-// All members end, and those that are started again know what was agreed on: a majority is enough, and a member whose
-// folder is lost gets it from the others.
+// All members end, and those that are started again know what was agreed on: a majority is enough, and a member that
+// lost its folder gets it from the others.
 func TestDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newKept(t, 3)
@@ -105,8 +105,8 @@ func TestDisk(t *testing.T) {
 	})
 }
 
-// One who leads and cannot write leads no more; another one does, with all that was agreed on. When there is room again
-// it takes part.
+// A leader that cannot write stops leading; another member leads, with all that was agreed on. When there is room again
+// the first one takes part.
 func TestFullDisk(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 	if err != nil {
@@ -215,7 +215,7 @@ func TestBadDisk(t *testing.T) {
 	}
 }
 
-// A member that is started again gives nobody else the vote that it gave before.
+// A member that is started again gives no other candidate the vote that it gave before.
 func TestTheVoteIsKept(t *testing.T) {
 	c, err := newCore(1, 3, slog.New(slog.DiscardHandler))
 	if err != nil {

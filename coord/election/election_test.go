@@ -44,7 +44,7 @@ func newBench(t *testing.T, k int) *bench {
 	return b
 }
 
-// end ends a member, and waits until nobody listens in its place.
+// end ends a member, and waits until no process listens in its place.
 func (b *bench) end(rank int) {
 	b.stops[rank]()
 	<-b.ends[rank]
@@ -139,7 +139,7 @@ func TestSuccession(t *testing.T) {
 	})
 }
 
-// Without a majority nobody leads, and who did stops.
+// Without a majority no member leads, and the former leader stops.
 func TestNoMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 3)
@@ -162,7 +162,7 @@ func TestNoMajority(t *testing.T) {
 	})
 }
 
-// Members that do not all find each other say who is missing.
+// Members that do not all find each other name those that are missing.
 func TestMissingMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := new(transport.Pipe)
@@ -195,8 +195,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// When all is over members agree on that, learn the last note, and end as soon as each knows it: also if who had them
-// agree ends at once, and if one had ended before.
+// When all is over members agree on that, learn the last note, and end as soon as each knows it: also if the one that
+// had them agree ends at once, and if one had ended before.
 func TestClose(t *testing.T) {
 	for name, c := range map[string]struct{ before, after bool }{"all there": {}, "one was lost": {before: true}, "the last holder is lost": {after: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -219,7 +219,7 @@ func TestClose(t *testing.T) {
 				if err := r.Close(); err != nil {
 					t.Fatal(err)
 				}
-				if b.members[r.Rank].Last() == nil { // who waits for Run to end after that looks here whether to
+				if b.members[r.Rank].Last() == nil { // a caller that waits for Run to end checks this afterwards
 					t.Error("who has closed the group does not know that it is closed")
 				}
 				if c.after {
@@ -254,8 +254,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Who is told of the end by nobody learns it from whoever knows it, although he could go: he stays for the others. Here
-// the holder and its connection end before the last member has heard of the end.
+// A member that was not notified of the end learns it from any member that knows it: that one could go, but stays for
+// the others. Here the holder and its connection end before the last member has heard of the end.
 func TestWhoKnowsTheEndStays(t *testing.T) {
 	w := newWorld(t, 3, 5)
 	first := w.await(3 * time.Second)

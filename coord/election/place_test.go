@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// say has who leads agree on a note.
+// say has the leader propose a note, on which the members agree.
 func (w *world) say(text string) {
 	p := w.members[w.await(10*time.Second)]
 	id, err := p.propose([]byte(text), false)
@@ -63,7 +63,7 @@ func TestPlacesAreTakenAgain(t *testing.T) {
 	}
 }
 
-// Who has a place and is there keeps it, whoever else asks for it; so does who leads.
+// A process that has a place and is alive keeps it, whichever process asks for it; so does the leader.
 func TestAPlaceThatIsTaken(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	w.members[0].campaign()
@@ -77,7 +77,7 @@ func TestAPlaceThatIsTaken(t *testing.T) {
 	next, _ := first.successors()
 	for _, p := range w.members[:3] {
 		if p != first && p.self != next {
-			p.asleep = w.now + 500*time.Millisecond // who leads next has not heard of it yet
+			p.asleep = w.now + 500*time.Millisecond // the next leader has not heard from it yet
 		}
 	}
 	first.resign()
@@ -90,7 +90,7 @@ func TestAPlaceThatIsTaken(t *testing.T) {
 	}
 }
 
-// A leadership that is handed over is another one's at once: nobody keeps to what he has promised to who gave it up.
+// After a handover another member leads at once: no member keeps its promise to the leader that resigned.
 func TestResign(t *testing.T) {
 	for seed := range uint64(20) {
 		w := newWorld(t, 3+2*int(seed%2), seed)
@@ -149,11 +149,11 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// What a process is told when it says who it is.
+// How a member answers a process that introduces itself.
 func TestGreetings(t *testing.T) {
 	a, b, c := [processIDLen]byte{1}, [processIDLen]byte{2}, [processIDLen]byte{3}
 	for name, x := range map[string]struct {
-		turn  int // of who judges
+		turn  int // of the member that judges
 		has   map[int]holder
 		who   greeting
 		want  verdict
@@ -219,7 +219,7 @@ func TestAnswers(t *testing.T) {
 		if got := errors.As(err, new(*ReplacedError)); got != x.end || m.turn != x.turnsTo {
 			t.Errorf("%s: turn %d, %v", name, m.turn, err)
 		}
-		// who comes late may have met others that are no more
+		// a process that comes late may have met others that have ended since
 		if len(m.lives) == 0 != (x.turn == fresh && x.turnsTo == late) {
 			t.Errorf("%s: it knows %v", name, m.lives)
 		}
@@ -249,9 +249,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Processes come in the place of those that have ended, until none is left of those who began; what they have noted is
-// known, and the others are led meanwhile. A leadership that is handed over is another one's before the old one would
-// have been missed.
+// Processes come in the place of those that have ended, until no founder is left; what the founders have noted is
+// known, and the others are led meanwhile. After a handover another member leads before the old leader would have been
+// missed.
 func TestProcessesComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 3)
@@ -310,7 +310,7 @@ func TestProcessesComeBack(t *testing.T) {
 	})
 }
 
-// A process with the rank of one that is there is not let in, says so, and disturbs nobody.
+// A process with the rank of a living one is not let in, says so, and disturbs no other process.
 func TestARankThatIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 3)

@@ -76,8 +76,8 @@ func TestAbandonBeforeTheCursor(t *testing.T) {
 	}
 }
 
-// A rest of one sample goes with the batch before it, at the end of the stream and of what is to be done again; each
-// sample is handed out once.
+// A rest of one sample joins the batch before it, at the end of the stream and of what is to be done again; each sample
+// is handed out once.
 func TestNoRestOfOne(t *testing.T) {
 	for _, c := range []struct {
 		limit int64

@@ -9,7 +9,7 @@ import (
 	"star/ps/replica"
 )
 
-// BenchmarkUpdate is an update of eight workers by two shards, all that the engine is told of it.
+// BenchmarkUpdate is an update of eight workers by two shards: all messages about it that the engine gets.
 func BenchmarkUpdate(b *testing.B) {
 	for name, plan := range map[string]modes.Plan{"ssgd": modes.SSGD(8), "asgd": modes.ASGD(8)} {
 		b.Run(name, func(b *testing.B) {

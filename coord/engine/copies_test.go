@@ -97,8 +97,8 @@ func TestCopiesScripts(t *testing.T) {
 	})
 }
 
-// What goes to primaries and to workers, and when, is what a dumb model says that looks at all copies every time:
-// primaries are told of the longest beginning of the Fires that all followers hold, workers of what every copy holds.
+// What goes to primaries and to workers, and when, is what a naive model says that looks at all copies every time:
+// primaries learn of the longest prefix of the Fires that all followers hold, workers of what every copy holds.
 func TestCopiesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		servers, shards := rapid.IntRange(2, 4).Draw(t, "servers"), rapid.IntRange(1, 3).Draw(t, "shards")

@@ -13,9 +13,9 @@ import (
 	"star/transport/wire"
 )
 
-// However workers come and go, in ranks that nobody has had and in those of others, and even when nobody is there for a
-// while: every position of the stream is applied once, or dropped by the plan, and the naive account of who is there
-// agrees with the scheduler's weights.
+// However workers come and go, in ranks that no worker has had and in those of others, and even when no worker is
+// present for a while: every position of the stream is applied once, or dropped by the plan, and the naive account of
+// the present workers agrees with the scheduler's weights.
 func TestEverySampleOnceWhoeverComes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "ranks")

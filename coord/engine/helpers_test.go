@@ -20,7 +20,7 @@ func newRing(l *Shards, of wire.Ring) *Ring {
 	return r
 }
 
-// arrive is Arrive of a gradient of which nothing else is known.
+// arrive is Arrive of a gradient about which nothing else is known.
 func (l *Shards) arrive(w star.Worker, step int64, samples int) ([]Ready, error) {
 	a := &l.states[w]
 	r := star.Record{Worker: w, Step: step, Samples: samples, Norm2: a.norm2}
@@ -42,7 +42,7 @@ func (l *Shards) resume(p Progress) {
 	l.barrier = modes.NewBarrier(l.plan, len(l.states), p.Version)
 }
 
-// liars are those whose word was not so: s for servers, w for workers.
+// liars returns the processes that orders evict for a false report (s: a server, w: a worker), and the other orders.
 func liars(os []Ready) (who []string, rest []Ready) {
 	for _, o := range os {
 		if e := o.Evict; e != nil {
@@ -87,7 +87,7 @@ func exactly(t *testing.T, limit int64, lists ...[]Span) {
 // absent takes a worker out that is not there when the job begins. Before Begin.
 func (r *Ring) absent(w star.Worker) { r.states[w].live, r.states[w].step = false, -1 }
 
-// counted fails unless what the engine has counted is what it would count anew.
+// counted fails unless the engine's counts equal those of a new count.
 func counted(t interface{ Fatalf(string, ...any) }, l *Shards) {
 	if have, want := l.round(), l.scheduler.round(); have != want {
 		t.Fatalf("a round has %d samples, the engine says %d", want, have)

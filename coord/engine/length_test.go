@@ -21,8 +21,8 @@ func scale(workers, shards int) *Shards {
 	return l
 }
 
-// round has each worker say something of its gradient, and servers of its slices. It returns who was belied, and the
-// norms of the update.
+// said has each worker report the length of its gradient, and servers those of its slices. It returns the processes
+// with a false report, and the norms of the update.
 func (l *Shards) said(t *testing.T, step int64, said []float64, held func(w star.Worker, shard int) []replica.Sum) (lied []string, norms []float64) {
 	t.Helper()
 	for w, norm2 := range said {
@@ -47,7 +47,7 @@ func (l *Shards) said(t *testing.T, step int64, said []float64, held func(w star
 	return lied, norms
 }
 
-// What a worker says of the length of its gradient is held against what two shards have measured: 2 and 2.
+// The length that a worker reports for its gradient is checked against what two shards have measured: 2 and 2.
 func TestWordsOnLength(t *testing.T) {
 	nan := math.NaN()
 	for name, c := range map[string]struct {
@@ -96,7 +96,8 @@ func TestWordsOnLength(t *testing.T) {
 	}
 }
 
-// What copies of shards say of one gradient, whose worker says 4, and whom that costs its place.
+// What copies of shards report of one gradient, for which the worker reports 4, and which process loses its place for
+// that.
 func TestCopiesThatDoNotAgree(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for name, c := range map[string]struct {

@@ -46,7 +46,7 @@ func TestMemo(t *testing.T) {
 	})
 }
 
-// FuzzCommitMetadata says that what goes with a Fire is read or refused, and costs no more memory than it has bytes.
+// FuzzCommitMetadata checks that metadata of a Fire is read or rejected, and costs no more memory than it has bytes.
 func FuzzCommitMetadata(f *testing.F) {
 	m := CommitMetadata{Snapshot: Snapshot{Progress: Progress{3, 96, 128, []Span{{96, 16}, {112, 16}}}, Steps: []int64{3, 3, -1}}}
 	f.Add(m.appendTo(nil))

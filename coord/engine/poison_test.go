@@ -51,7 +51,7 @@ func (r *lengths) round(sums ...[2]float64) Ready {
 	return out[0]
 }
 
-// What does not belong has weight 0, is told, and teaches nothing of the noise.
+// A poisoned gradient has weight 0, is reported, and teaches nothing of the noise.
 func TestPoisonIsLeftOut(t *testing.T) {
 	nan := math.NaN()
 	one := [2]float64{0.5, 0.5}
@@ -101,7 +101,7 @@ func TestPoisonIsLeftOut(t *testing.T) {
 	}
 }
 
-// Whose direction is against the others' is left out until it is told otherwise.
+// The gradients of a worker that is marked as flipped (against the others) are left out until the mark is removed.
 func TestFlippedIsLeftOut(t *testing.T) {
 	one := [2]float64{1, 1}
 	r := newLengths(t, 3)
@@ -117,9 +117,9 @@ func TestFlippedIsLeftOut(t *testing.T) {
 	}
 }
 
-// In modes of K gradients, of which a worker may bring several (K-batch-sync and -async), those that are kept until
-// there are enough are looked at as all others: what does not belong has weight 0, whoever brings it and in whatever
-// place, and the next update is sound.
+// In modes of K gradients, where a worker may bring several of the K (K-batch-sync and -async), those that are kept
+// until there are enough are checked as all others: a poisoned one has weight 0, whichever worker brings it and in
+// whatever place, and the next update is sound.
 func TestPoisonOfKeptGradients(t *testing.T) {
 	type gradient struct {
 		worker star.Worker

@@ -40,8 +40,8 @@ func (q *queuer) first(n int) (out []Span) {
 	return out
 }
 
-// Whoever computes, stops, leaves and comes back, in whatever order, and whatever the plan becomes meanwhile: every
-// sample of the stream is in one update, and in one gradient of it.
+// Whichever worker computes, stops, leaves and comes back, in whatever order, and whatever the plan becomes meanwhile:
+// every sample of the stream is in one update, and in one gradient of it.
 func TestQueueOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 5).Draw(t, "n")
@@ -188,7 +188,7 @@ func TestQueueOnce(t *testing.T) {
 }
 
 // Three workers with shares of 8 in four parts of 2: the one that is through first takes most, but no more than 12.
-// When done and begun are 24 samples everybody is told, once.
+// When the samples done and begun are 24, the engine tells all workers to stop, once.
 func TestQueueStops(t *testing.T) {
 	plan, err := modes.Parse("ssgd queue=4", 3)
 	if err != nil {
@@ -259,8 +259,8 @@ func TestQueueAllowsForWords(t *testing.T) {
 	part := plan.Part(0, batch)
 	takes := [n]int{2, 2, 3, 9} // a part, in ticks; a word takes 5
 	const word = 5
-	// round is what members have of one, where computed hears of parts and says whether all are told to stop. No member
-	// has more than its lease.
+	// round is the samples that members have in one round. computed hears of parts and says whether the engine tells
+	// all members to stop. No member has more than its lease.
 	round := func(lease [n]int, computed func(w star.Worker, samples int) bool) (had [n]int) {
 		for tick := word + 1; ; tick++ {
 			for w := range star.Worker(n) {

@@ -75,7 +75,7 @@ func TestShardsGoOn(t *testing.T) {
 	if got := fmt.Sprint(dropped); got != "[3:0.2 4:0.3 5:1.1 6:2.1]" {
 		t.Errorf("shards drop %v", got)
 	}
-	for w, want := range []int64{4, 2, 1} { // who is not there keeps its step: it has a new one when it comes
+	for w, want := range []int64{4, 2, 1} { // a worker that is absent keeps its step: it has a new one when it comes
 		if k := handover.Worker(star.Worker(w)); k.Step != want || k.Live != (w < 2) {
 			t.Errorf("worker %d goes on as %+v, want step %d", w, k, want)
 		}

@@ -12,8 +12,8 @@ import (
 	"star/transport/wire"
 )
 
-// With one round ahead nobody waits: members are released for round r+1 before round r
-// is complete, in order of rank, with the samples of a full ring's rounds.
+// With one round ahead no worker waits: members are released for round r+1 before round r is complete, in order of
+// rank, with the samples of a full ring's rounds.
 func TestRingGrants(t *testing.T) {
 	l := newShards(modes.Ring(4, 3), 4, 0, 10, 100)
 	r := newRing(l, wire.Ring{Wait: 5, MaxStale: 7})
@@ -62,8 +62,8 @@ func TestRingGrants(t *testing.T) {
 	}
 }
 
-// A rider may have got a later version than that it was released with: how stale its gradient is is told by who has
-// carried it, or by its record, whichever comes first. Neither makes it staler than its release, nor younger than the
+// A rider may have got a later version than that it was released with: the member that has carried its gradient, or its
+// record, says how stale it is, whichever is first. Neither makes it staler than its release, nor younger than the
 // round.
 func TestHowStaleRidersAre(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -94,7 +94,7 @@ func TestHowStaleRidersAre(t *testing.T) {
 		}
 		rides(c.record)
 		var last []Ready
-		for w, behind := range [][]int{c.behind, nil} { // who has carried it speaks first, and is remembered
+		for w, behind := range [][]int{c.behind, nil} { // the member that carried it reports first, and counts
 			o, err := r.Tally(wire.Tally{Worker: star.Worker(w), Generation: 1, Version: 4, Carried: []wire.Gradient{{Worker: 2, Step: r.riderBatches[2].Start}}, Behind: behind})
 			if err != nil {
 				t.Fatal(name, err)
@@ -113,8 +113,8 @@ func TestHowStaleRidersAre(t *testing.T) {
 	}
 }
 
-// A rider whose parent changes is told to send its gradient again, unless it was carried; one
-// that becomes a member, and one that is gone, have their batches handed out again.
+// A rider with a new parent must send its gradient again, unless it was carried; a rider that becomes a member, and one
+// that is gone, have their batches handed out again.
 func TestRidersKeepTheirBatches(t *testing.T) {
 	l := newShards(modes.Ring(6, 3, 4, 5), 6, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
@@ -165,7 +165,7 @@ func TestRingQueueEnds(t *testing.T) {
 	var sizes []int
 	for len(r.rounds) > 0 {
 		rd := &r.rounds[0]
-		// The last member is slow: the first that are quicker take what there is, until they are told.
+		// The last member is slow: the first that are quicker take what is left, until the engine tells them to stop.
 		m := wire.Tally{Generation: rd.generation, Version: r.version + 1, Samples: make([]int, n)}
 		sum := 0
 		for i := range n {
@@ -184,7 +184,7 @@ func TestRingQueueEnds(t *testing.T) {
 		sizes = append(sizes, sum)
 		for i := range n {
 			m.Worker = star.Worker(i)
-			if i == 0 { // who lies about it is not heeded
+			if i == 0 { // the tally of a member that lies about it is rejected
 				lie := m
 				lie.Samples = slices.Clone(m.Samples)
 				lie.Samples[1] = rd.whole(1) + 1
@@ -230,7 +230,7 @@ func TestRingFaults(t *testing.T) {
 	r := newRing(l, wire.Ring{})
 	r.Begin(nil)
 	for try := 1; ; try++ {
-		r.failed(0, r.now.generation-1, 2, "of a ring before this one") // the first time there is none
+		r.failed(0, r.now.generation-1, 2, "of a ring before this one") // the first time no ring was before it
 		r.failed(0, r.now.generation, -1, "nobody knows why")
 		orders, evict, err := r.mend()
 		if try > maxFaults {
@@ -264,10 +264,10 @@ func TestRingFaults(t *testing.T) {
 	}
 }
 
-// Who names whom, ring after ring, says who is cut off: the one that is in most of it.
+// The suspects that members name, ring after ring, tell which member is cut off: the one that is in most of it.
 func TestRingOutcast(t *testing.T) {
 	for name, c := range map[string]struct {
-		rings [][][2]int // in each, who names whom
+		rings [][][2]int // in each, a member and its suspect
 		out   star.Worker
 	}{
 		"one hangs":                      {[][][2]int{{{0, 2}, {1, 2}}, {{1, 2}}}, 2},
@@ -298,7 +298,7 @@ func TestRingOutcast(t *testing.T) {
 	}
 }
 
-// A round that is closed has those who were first; what is late is in no update, in the next one, or corrects it.
+// A closed round has the gradients that came first; what is late is in no update, in the next one, or corrects it.
 func TestClosedRounds(t *testing.T) {
 	for _, c := range []struct {
 		drop, corrects bool
@@ -353,7 +353,7 @@ func TestClosedRounds(t *testing.T) {
 			t.Errorf("%+v: %+v, %d samples used and %d dropped", c, last, r.used, r.waste)
 		}
 	}
-	// What nobody can have computed.
+	// What no member can have computed.
 	p := modes.XOrder(2, 1)
 	p.Micro, p.ComputeDeadline = 5, time.Hour
 	l := newShards(p, 2, 0, 10, 60)
@@ -409,15 +409,15 @@ func TestLateOfAnotherRing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	say(old, 1, 0, 1, 2) // worker 2 is late, and round 1 is complete for nobody yet
+	say(old, 1, 0, 1, 2) // worker 2 is late, and no member has completed round 1 yet
 	o := say(r.generation, 2, 0)
 	if len(o) != 1 || len(o[0].Closes) != 3 || len(o[0].Closes[0].Msg.Late) > 0 || o[0].Closes[0].Msg.Total != 10 {
 		t.Errorf("%+v, want round 2 closed with the gradient of worker 0 alone", o)
 	}
 }
 
-// With a time after which no part is begun (DropCompute) everybody is in the round, with the samples that it had time
-// for.
+// With a time after which no part is begun (DropCompute) all workers are in the round, each with the samples that it
+// had time for.
 func TestRoundsOfParts(t *testing.T) {
 	p := modes.SSGD(2)
 	p.Micro, p.ComputeDeadline = 5, time.Hour

@@ -9,7 +9,7 @@ import (
 	"star/transport/wire"
 )
 
-// While a ring is formed nobody knows which version it will have, so none is saved or evaluated.
+// While a ring is formed no process knows which version it will have, so no version is saved or evaluated.
 func TestNothingBeginsWhileARingForms(t *testing.T) {
 	l := newShards(modes.SSGD(3), 3, 0, 4, 100)
 	r := newRing(l, wire.Ring{})
@@ -44,8 +44,8 @@ func made(t *testing.T, r *Ring, version int64, ws ...star.Worker) (last []Ready
 	return last
 }
 
-// A worker that comes is in the ring from the first round on that is not granted yet: the old members and it are told
-// of that ring at once, and it has a batch there.
+// A worker that comes is in the ring from the first round on that is not granted yet: the old members and it hear of
+// that ring at once, and it has a batch there.
 func TestRingTakesWhoComes(t *testing.T) {
 	l := newShards(modes.SSGD(3), 3, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
@@ -73,7 +73,7 @@ func TestRingTakesWhoComes(t *testing.T) {
 	}
 }
 
-// Where the stream is used up, nobody forms a ring for who comes: it waits for the end.
+// Where the stream is used up, no ring is formed for a worker that comes: it waits for the end.
 func TestRingIsDoneWhenSomebodyComes(t *testing.T) {
 	l := newShards(modes.SSGD(3), 3, 0, 10, 40)
 	r := newRing(l, wire.Ring{})
@@ -89,8 +89,8 @@ func TestRingIsDoneWhenSomebodyComes(t *testing.T) {
 	}
 }
 
-// Nobody takes a rank while the others still settle what its last owner has left: a ring that is to be formed without
-// it, or the batch of a rider.
+// No worker takes a rank while the others still settle what its last owner has left: a ring that is to be formed
+// without it, or the batch of a rider.
 func TestRankOfTheGoneIsFreeLater(t *testing.T) {
 	l := newShards(modes.Ring(4, 3), 4, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})

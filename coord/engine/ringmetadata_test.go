@@ -68,7 +68,7 @@ func TestRingMemo(t *testing.T) {
 	}
 }
 
-// FuzzRingMetadata says that what goes with a release is refused, or is the scheduler of a ring that can go on.
+// FuzzRingMetadata checks that metadata of a release is rejected, or is the scheduler of a ring that can go on.
 func FuzzRingMetadata(f *testing.F) {
 	f.Add([]byte(`{"term":1,"count":5,"Version":1,"Samples":12,"Cursor":40,"seq":1,"steps":[1,1,0],"rounds":[{"gen":1,"of":12,"members":[0,1],"spans":[{"Start":12,"Count":4},{"Start":16,"Count":4}]}],"batches of riders":[{"worker":2,"span":{"Start":8,"Count":4},"basis":0}]}`), int64(2))
 	f.Add([]byte(`{"steps":[-1,-1,-1],"rounds":null}`), int64(0))
@@ -147,8 +147,8 @@ func TestClaim(t *testing.T) {
 	})
 }
 
-// A rider's batch that nobody remembers is in the round that carried it, and is handed out again when that round is not
-// made after all.
+// A rider's batch that no process remembers is in the round that carried it, and is handed out again when that round is
+// not made after all.
 func TestForgottenErrand(t *testing.T) {
 	for name, reached := range map[string]int64{"the round was made": 3, "it was not": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -195,9 +195,9 @@ func TestForgottenErrand(t *testing.T) {
 	}
 }
 
-// A batch of a rider that left, which another rider has brought since, is nobody's batch any more, though those who are
-// left remember it as the first one's: its samples are applied once, or handed out once, whether the other rider had
-// all of it or a part.
+// A batch of a rider that left, which another rider has brought since, belongs to no rider any more, though the
+// remaining workers remember it as the first one's: its samples are applied once, or handed out once, whether the other
+// rider had all of it or a part.
 func TestErrandOfAnother(t *testing.T) {
 	for name, c := range map[string]struct {
 		share   int // of rider 2

@@ -63,7 +63,8 @@ func TestRingModel(t *testing.T) {
 		s := rehearsal.NewRing(rehearsal.Config{Config: c, Draw: draw, Broken: t.Fatalf, Lost: func(why string) { t.Skip(why) }})
 		joins, kills, changes, faults, takes := draw(0, 4, "joins"), draw(0, n-1, "kills"), draw(0, 4, "changes"), draw(0, 2, "faults"), 0
 		s.Deadly = rapid.Bool().Draw(t, "deadly")
-		// what was put aside is known to the coordinator that did; a job whose rounds are closed has one coordinator
+		// the coordinator that put something aside is the only one to know it; a job with closed rounds has one
+		// coordinator
 		if !closes && !s.Deadly {
 			takes = draw(0, 3, "takes")
 		}
@@ -108,9 +109,9 @@ func TestRingModel(t *testing.T) {
 	})
 }
 
-// Whoever dies when a plan changes, at whatever moment, another one has the parameters: one member alone never has them
-// while others of its ring are to get them. Acts come in two orders, and deaths up to 90 acts after the change: whoever
-// is first goes on for as long as it can, or all in turn.
+// Whichever worker dies when a plan changes, at whatever moment, another one has the parameters: one member alone never
+// has them while others of its ring are to get them. Acts come in two orders, and deaths up to 90 acts after the
+// change: the first worker that can act goes on for as long as it can, or all act in turn.
 func TestOneDeathInAChangeOfRings(t *testing.T) {
 	changes := []struct {
 		n        int
@@ -131,8 +132,8 @@ func TestOneDeathInAChangeOfRings(t *testing.T) {
 	}
 }
 
-// Whoever cannot exchange anything once, when a plan changes at the end of the samples, at whatever moment: somebody in
-// the ring that forms then has the parameters.
+// Whichever worker fails to exchange once, when a plan changes at the end of the samples, at whatever moment: some
+// worker in the ring that forms then has the parameters.
 func TestOneFaultInAChangeOfRings(t *testing.T) {
 	for n := 3; n <= 4; n++ {
 		for limit := int64(1); limit <= 4; limit++ {
@@ -145,8 +146,8 @@ func TestOneFaultInAChangeOfRings(t *testing.T) {
 	}
 }
 
-// fails runs a job in which the last worker rides, and then all others do, and in which the ring of one fails so many
-// acts after that. False: nothing was left to do by then.
+// fails runs a job in which the last worker rides, and then all others do, and in which the ring of one worker fails
+// "moment" acts after that. False: nothing was left to do by then.
 func fails(t *testing.T, n int, limit int64, who star.Worker, moment int) (failed bool) {
 	about := fmt.Sprintf("%d workers, %d samples, worker %d at moment %d", n, limit, who, moment)
 	cfg := engine.Config{Plan: modes.Ring(n, star.Worker(n-1)), Workers: n, Batch: 3, Limit: limit, Ring: new(engine.RingConfig), MaxParams: 1 << 30}
@@ -176,7 +177,7 @@ func fails(t *testing.T, n int, limit int64, who star.Worker, moment int) (faile
 	return false
 }
 
-// dies runs a job of 30 samples, whose plan changes after six acts and which loses a worker so many later. False:
+// dies runs a job of 30 samples that changes its plan after six acts and loses a worker "moment" acts later. False:
 // nothing was left to do by then.
 func dies(t *testing.T, n int, from, to []star.Worker, victim star.Worker, moment, order int, about string) (died bool) {
 	cfg := engine.Config{Plan: modes.Ring(n, from...), Workers: n, Batch: 3, Limit: 30, Ring: new(engine.RingConfig), MaxParams: 1 << 30}

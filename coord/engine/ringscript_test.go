@@ -18,7 +18,7 @@ import (
 //	new n=4 batch=10 limit=200 absent=(3)   a ring with the plan below
 //	tally w=(0,1) version=1 carried=(2)     these workers have made a version, with gradients of these riders
 //	record w=2                              a rider's gradient is on its way
-//	computed w=0 samples=5 version=0        a member has computed so many samples of its batch
+//	computed w=0 samples=5 version=0        a member has computed this number of samples of its batch
 //	formed w=(0,1) version=2                these workers have joined the ring that forms
 //	fault w=0 suspect=2                     the ring of this worker has failed
 //	tick                                    time has passed
@@ -196,7 +196,7 @@ func tellRing(out *strings.Builder, o *Ready) {
 		}
 		out.WriteByte('\n')
 	}
-	// What everybody is told alike is a line.
+	// A message that all workers get alike is one line.
 	var same string
 	flush := func() {
 		if same != "" {

@@ -29,7 +29,7 @@ func schemeOf(t *rapid.T, texts []string, n, batch int, ring bool) (string, base
 }
 
 // In an all-reduce every scheme of another paper makes progress for 1 to 9 workers, in whatever order messages are
-// delivered and rounds end: the job comes to its end, and every member has applied the same.
+// delivered and rounds end: the job ends, and every member has applied the same.
 func TestSchemesOnARing(t *testing.T) {
 	texts := []string{"lb-bsp:predictor=last,change=0", "lb-bsp:device=gpu,window=1", "sync-switch:switch=0.5", "sync-switch:online=greedy,window=1,hits=1,switch=0.8",
 		"sync-switch:online=elastic,window=1,hits=1,switch=0.8", "dropcompute:after=2,micro=4", "diloco:steps=3", "local-sgd:steps=2", "post-local-sgd:steps=3", "lgc:k=1", "lgc:warmup=2", "easgd:sync=yes,steps=2"}
@@ -84,8 +84,8 @@ func TestSchemesOnARing(t *testing.T) {
 	})
 }
 
-// Those who compute for an update that is made without them are told to stop, once, and nobody else is: by LGC, K-sync
-// and K-batch-sync, for 1 to 9 workers in any order of arrival. What they had done is in no update.
+// The workers that compute for an update that is made without them must stop, once, and no other worker must: by LGC,
+// K-sync and K-batch-sync, for 1 to 9 workers in any order of arrival. What they had done is in no update.
 func TestCancels(t *testing.T) {
 	texts := []string{"lgc", "lgc:k=1", "k-sync", "k-sync:k=1", "k-batch-sync", "k-batch-sync:k=2", "k-batch-sync:k=13", "k-sync:blocks=1"}
 	const batch = 8

@@ -78,8 +78,8 @@ func (r *rig) carry(os []Ready) {
 	}
 }
 
-// round is the samples of one iteration of everybody who is there: a gradient counts for its part of them, whatever the
-// mode, and while the mode changes.
+// round is the samples of one iteration of all live workers: a gradient counts for its part of them, whatever the mode,
+// and while the mode changes.
 func (r *rig) round() (n int) {
 	for w, a := range r.l.states {
 		if a.live {
@@ -89,9 +89,8 @@ func (r *rig) round() (n int) {
 	return n
 }
 
-// check compares an order with what a shard and a worker make of it: after the
-// update a shard sends parameters to everybody whom the Fire names and who is not Quiet,
-// and whom nobody sends parameters must ask for them.
+// check compares an order with what a shard and a worker make of it: after the update a shard sends parameters to every
+// worker that the Fire names and that is not Quiet, and a worker that gets none must ask for them.
 func (r *rig) check(o *Ready) {
 	sent := map[star.Worker]bool{}
 	last := wire.Gradient{Worker: -1}
@@ -350,7 +349,7 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// With ScaleWorkers a gradient counts the same whoever is there.
+// With ScaleWorkers the weight of a gradient does not depend on how many workers are left.
 func TestWeightsOfFewer(t *testing.T) {
 	for scale, want := range map[Scale][2]float32{ScaleRound: {1. / 4, 1. / 2}, ScaleWorkers: {1. / 3, 1. / 3}} {
 		l := newShards(modes.ASGD(4), 4, 0, 9, 1000)
@@ -400,7 +399,7 @@ func TestProgressRemembersWhatIsOut(t *testing.T) {
 	}
 }
 
-// Batches go by rank, whoever came first.
+// Batches go by rank, whichever worker came first.
 func TestBatchesByRank(t *testing.T) {
 	l := newShards(modes.SSGD(3), 3, 0, 4, 100)
 	l.Begin(nil)

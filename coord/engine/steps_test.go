@@ -12,8 +12,8 @@ import (
 	"star/modes"
 )
 
-// Under SSP, with workers that are held, with steps of their own and with parts left out: every order of arrivals comes
-// to the end, no worker is released twice, and every sample is applied, or known to be dropped.
+// Under SSP, with workers that are held, with steps of their own and with parts left out: every order of arrivals ends
+// the job, no worker is released twice, and every sample is applied, or known to be dropped.
 func TestStepsComeToTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "n")
@@ -148,8 +148,8 @@ func TestWeightsOfSteps(t *testing.T) {
 	}
 }
 
-// In a job whose plan may come to be one of local steps, releases of gradients tell workers to keep the parameters; one
-// step of a worker's own is a gradient.
+// In a job that may get a plan of local steps, releases of gradients tell workers to keep the parameters; one step of a
+// worker's own is a gradient.
 func TestOwnStepsMayFollow(t *testing.T) {
 	for _, c := range []struct {
 		plan            string

@@ -123,7 +123,7 @@ func (o *orchard) carry(os []Ready) {
 	}
 }
 
-// applied takes what a Fire uses off the shards, all of which must hold it.
+// applied takes what a Fire uses off the shards; each of them must hold it.
 func (o *orchard) applied(od *Ready) {
 	f := &od.Fire
 	if f.Seq == 0 {
@@ -254,7 +254,7 @@ func (o *orchard) hear(c *climber) {
 	}
 }
 
-// ready says whether everything is there that c hands on.
+// ready says whether c has everything that it hands on.
 func (c *climber) ready() bool {
 	if c.detached {
 		return true
@@ -322,9 +322,8 @@ func (o *orchard) read(w int) {
 	o.carry(os)
 }
 
-// Whatever dies, fails and changes, and in whatever order it is heard of: every position
-// of the stream is applied once, unless the plan drops it; a Fire names what every shard
-// holds; nobody waits for ever.
+// Whatever dies, fails and changes, and in whatever order the coordinator learns of it: every position of the stream is
+// applied once, unless the plan drops it; a Fire names what every shard holds; no worker waits for ever.
 func TestTreeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 7).Draw(t, "workers")

@@ -123,7 +123,7 @@ func TestMoverModel(t *testing.T) {
 				}
 			}
 		}
-		for i := 0; m.stage != idle; i++ { // in the end it is heard to the end
+		for i := 0; m.stage != idle; i++ { // in the end all its messages arrive
 			if i > 3 {
 				t.Fatalf("does not end in stage %d", m.stage)
 			}

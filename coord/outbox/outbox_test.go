@@ -183,7 +183,7 @@ func TestSenderTogether(t *testing.T) {
 	})
 }
 
-// A message that cannot be written closes its connection, whose cause says why; the others are written to.
+// A message that cannot be written closes its connection, with the reason as its cause; the others are written to.
 func TestSenderClosesWhatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Sender

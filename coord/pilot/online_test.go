@@ -20,8 +20,8 @@ func seeded(seed uint64) func(int) straggler.Source {
 	return func(lesson int) straggler.Source { return rand.New(rand.NewPCG(seed, uint64(lesson))) }
 }
 
-// class plays a job to a pilot and does the studies that it wants, each of which is told so many lines after it was
-// asked for.
+// class plays a job to a pilot and does the studies that it wants. The pilot gets the result of a study "delay" lines
+// after it asked for it.
 type class struct {
 	t     *testing.T
 	pilot *Pilot
@@ -120,7 +120,7 @@ func show(r advice.Remark) string {
 	return r.Text
 }
 
-// rhythm tells a job whose last worker is slow in every tenth iteration.
+// rhythm tells of a job with a last worker that is slow in every tenth iteration.
 func (c *class) rhythm(workers, iterations int) {
 	rnd := rand.New(rand.NewPCG(3, 3))
 	at := time.Duration(0)
@@ -192,7 +192,7 @@ func TestOnline(t *testing.T) {
 			if !crowned || c.pilot.champion != "lstm" {
 				t.Errorf("the champion is %s: %v", c.pilot.champion, c.pilot.contest)
 			}
-			// After so many iterations of 4 workers, and of twice as many, or when the one before is finished.
+			// After "soon" iterations of 4 workers, and of twice as many, or when the one before is finished.
 			for i, n := range c.asked {
 				records := 0
 				for _, l := range c.log[:n] {
@@ -291,7 +291,7 @@ func TestOnlineUnusable(t *testing.T) {
 	}
 }
 
-// A new predictor has been shown the last iterations of everybody when it begins, in their order.
+// A new predictor has been shown the last iterations of all workers when it begins, in their order.
 func TestOnlineWarm(t *testing.T) {
 	o := newOnline(3, star.Record.Busy, seeded(1))
 	for i := range 1000 {

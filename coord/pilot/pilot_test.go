@@ -16,7 +16,7 @@ import (
 
 const ms = time.Millisecond
 
-// ssgd tells a pilot of rounds of synchronous training in which everybody but the slow one takes 100 ms, and returns
+// ssgd tells a pilot of rounds of synchronous training in which all workers but the slow one take 100 ms, and returns
 // what it says. It stops at the first change.
 func ssgd(p *Pilot, rounds int, from time.Duration, slow star.Worker, factor int) (said []advice.Remark, at time.Duration) {
 	at = from
@@ -56,7 +56,7 @@ func begin(t *testing.T, c Config) *Pilot {
 	return p
 }
 
-// A worker that is three times slower: somebody says so, and another mode is wanted, with the reason in one line.
+// A worker that is three times slower: the pilot says so, and wants another mode, with the reason in one line.
 func TestSlowWorker(t *testing.T) {
 	for _, ring := range []bool{false, true} {
 		p := begin(t, Config{Ring: ring})
@@ -81,7 +81,7 @@ func TestSlowWorker(t *testing.T) {
 	}
 }
 
-// Somebody at the keyboard takes over, and gives back.
+// A person at the keyboard takes over, and gives back.
 func TestManual(t *testing.T) {
 	p := begin(t, Config{})
 	p.Tell(runlog.Line{Entry: runlog.Plan{Plan: "x=3", From: "ssgd", Why: "star ctl"}})
@@ -158,7 +158,7 @@ func changes(rs []advice.Remark) bool {
 	return false
 }
 
-// Nobody is slow: nothing is said, but what iterations may take, first and once it is known.
+// No worker is slow: the pilot says nothing but what iterations may take, first and once it is known.
 func TestCalm(t *testing.T) {
 	p := begin(t, Config{})
 	if said, _ := ssgd(p, 100, 0, 2, 1); len(said) != 2 || said[0].Deadlines == nil || said[1].Deadlines == nil {
@@ -265,8 +265,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// Who was slow in the first iteration is given a deadline for the second, and what is late then is reason enough for a
-// plan; nothing is where its iteration was like theirs.
+// A worker that was slow in the first iteration gets a deadline for the second, and being late then is reason enough
+// for a plan; an iteration like the others' is no reason.
 func TestLateTheSecondTime(t *testing.T) {
 	for _, late := range []bool{true, false} {
 		p := begin(t, Config{})
