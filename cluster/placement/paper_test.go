@@ -66,7 +66,7 @@ func TestPublishedPacking(t *testing.T) {
 		t.Errorf("published %v, want %v", got, want)
 	}
 
-	// Ours: every server is present, no worker is there twice or with its own server, every pair fits, and the number
+	// Ours: every server is present, no worker is used twice or with its own server, every pair fits, and the number
 	// of pairs is the maximum: workers 8 (66), 5 (58), 7 (32), 2 (33) and 3 (86) find servers with idle times from 88
 	// down.
 	seen, pairs := map[int]bool{}, 0

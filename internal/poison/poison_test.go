@@ -238,7 +238,7 @@ func TestFlipped(t *testing.T) {
 	}
 }
 
-// Where gradients are noise alone, no worker is reported as flipped; of two workers the flipped one cannot be identified.
+// With noise alone no worker is reported as flipped; of two workers the flipped one cannot be identified.
 func TestNobodyIsFlipped(t *testing.T) {
 	for seed := range uint64(2) {
 		c := newFleet(seed, 600, 1)
