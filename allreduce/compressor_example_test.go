@@ -10,8 +10,8 @@ import (
 	"star/allreduce"
 )
 
-// Two ranks add up gradients of which only the largest value is sent. What is left out is not
-// lost: it goes out later.
+// Two ranks add up gradients, sending only the largest value of each. The compressor keeps the remaining values and
+// sends them later.
 func ExampleCompressor() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"star/internal/kernel"
 )
 
-// Every send of an all-to-all meets its receive in the same step, nobody sends to two
-// ranks or receives from two in one step, and all blocks arrive where they belong.
+// Every send of an all-to-all meets its receive in the same step, no rank sends to two ranks or receives from two in
+// one step, and all blocks arrive where they belong.
 func TestAllToAll(t *testing.T) {
 	for n := 1; n <= 33; n++ {
 		type key struct{ step, from, to int }
@@ -288,7 +288,7 @@ func TestCompressorPowerSGD(t *testing.T) {
 	for _, v := range vs {
 		kernel.Add(want, v)
 	}
-	if err := errors.Join(together(groups, func(g *Group) error { // in two pieces, of which one is not low rank
+	if err := errors.Join(together(groups, func(g *Group) error { // in two pieces, one of them not low rank
 		if err := cs[g.Rank()].AllReduce(t.Context(), vs[g.Rank()][5:], 5); err != nil {
 			return err
 		}
@@ -469,8 +469,8 @@ func TestCompressorMismatch(t *testing.T) {
 	}
 }
 
-// broken is a codec whose messages no decoder takes: their last third is wrong, and there
-// is more of them than there should be.
+// broken is a codec with messages that no decoder accepts: their last third is wrong, and they are longer than they
+// should be.
 type broken struct {
 	compress.Codec
 	more int
@@ -487,7 +487,7 @@ func (b broken) Encode(dst []byte, src []float32) []byte {
 
 func (b broken) DecodeAdd([]float32, float32, []byte) error { return nil }
 
-// A message that nobody can decode fails all ranks, which name who has sent it.
+// A message that no rank can decode fails all ranks, and their errors name the sender.
 func TestCompressorBadMessage(t *testing.T) {
 	for _, b := range []struct {
 		name string
@@ -672,7 +672,7 @@ func TestCompressorChoice(t *testing.T) {
 	}
 }
 
-// slowLink passes so many bytes each millisecond.
+// slowLink passes a fixed number of bytes each millisecond.
 type slowLink struct {
 	net.Conn
 	perMillisecond int
@@ -736,7 +736,7 @@ func TestCompressorMeasures(t *testing.T) {
 				t.Errorf("the measurement sent %d bytes", sent)
 			}
 			cs := compressors(t, 2, CompressorConfig{Len: 1 << 18, Codec: compress.Auto})
-			for _, c := range cs { // the clock stands still here
+			for _, c := range cs { // the clock does not advance here
 				c.tuner.candidates = compress.Typical()
 			}
 			for i := range cs[1].tuner.candidates { // what it finds itself does not count

@@ -28,7 +28,7 @@ func FuzzParseOperation(f *testing.F) {
 	})
 }
 
-// A notice of which any byte is another one is not taken.
+// A notice with any byte changed is rejected.
 func TestDamagedNotice(t *testing.T) {
 	long := strings.Repeat("x", noticeSize)
 	for _, m := range []notice{

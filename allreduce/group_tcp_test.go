@@ -267,7 +267,7 @@ func TestDialRefuses(t *testing.T) {
 			}
 			cancel(errors.New("enough"))
 			wg.Wait()
-			// Rank 0 goes on waiting for the right one, and knows whom it has refused.
+			// Rank 0 goes on waiting for the right rank, and its error names the one that it refused.
 			for _, text := range []string{"waited for rank 1", "last refused: " + c.text} {
 				if err0 == nil || !strings.Contains(err0.Error(), text) {
 					t.Errorf("rank 0: %v, want %q", err0, text)
@@ -514,7 +514,7 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// flipper is a connection that damages one bit of what is written, after so many bytes.
+// flipper is a connection that damages one bit of what is written, after a given number of bytes.
 type flipper struct {
 	net.Conn
 	after int
@@ -529,7 +529,7 @@ func (f *flipper) Write(b []byte) (int, error) {
 	return f.Conn.Write(b)
 }
 
-// through dials by way of somebody who damages a bit of what is sent.
+// through dials through a connection that damages a bit of what is sent.
 func through(t *testing.T, after int) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -561,8 +561,8 @@ func through(t *testing.T, after int) func(context.Context, string, string) (net
 type onlyReader struct{ io.Reader }
 type onlyWriter struct{ io.Writer }
 
-// With checksums a bit that was damaged between two ranks is found before anybody uses it: whoever has a result has the
-// right one, and the others know where it was.
+// With checksums a bit that was damaged between two ranks is found before any rank uses it: a rank that has a result
+// has the right one, and the others know where the damage was.
 func TestDamageIsFound(t *testing.T) {
 	const n, count = 3, 300_000
 	for _, after := range []int{3_000, 700_000, 1_100_000} {
@@ -606,7 +606,7 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
-// Ranks that share a host do not sum what they say to each other; who has another setting is refused.
+// Ranks that share a host do not checksum what they send each other; a rank that has another setting is refused.
 func TestChecksumSettings(t *testing.T) {
 	for name, set := range map[string]func(*allreduce.Config){
 		"hosts apart": func(c *allreduce.Config) { c.HostID = fmt.Sprint("host ", c.Rank) },

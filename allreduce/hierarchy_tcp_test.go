@@ -219,7 +219,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// A rank that dies is found at the connection whose turn it is.
+// A rank that dies is found at the connection that is next in turn.
 func TestConnectionsEnd(t *testing.T) {
 	groups := form(t, 3, func(c *allreduce.Config) { c.Connections, c.Transport = 3, "tcp" })
 	groups[2].Close()

@@ -21,8 +21,8 @@ func (c cut) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// A rank that loses its way to another one while all connect leaves, and the others, who wait for its link, do not wait
-// for as long as for somebody who has not come: all try again, and form the group.
+// A rank that loses its link to another one while all connect leaves. The others, which wait for its link, do not wait
+// as long as for a rank that has not arrived: all try again, and form the group.
 func TestLostLinkWhileForming(t *testing.T) {
 	for name, cause := range map[string]string{"the remaining ranks see it": "has left", "they wait for a while": "all ranks reached rank 0"} {
 		t.Run(name, func(t *testing.T) { lostLink(t, cause) })
@@ -104,7 +104,8 @@ func connection(t interface{ Fatal(...any) }) (a, b net.Conn) {
 	return a, b
 }
 
-// Who waits for a link sees at once that a peer has gone, and that one has all its connections but gives up.
+// A rank that waits for a link sees at once that a peer has gone, and that a peer gives up although it has all its
+// connections.
 func TestHasEnded(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -10,8 +10,8 @@ import (
 	"star/internal/compress"
 )
 
-// A job in two halves, the second of which begins with what the first has left out and remembered, has the bits of the
-// whole, with the vector in one piece or in several; without it, others.
+// A job in two halves, where the second half begins with the residual and the memory of the first, has the bits of the
+// whole job, with the vector in one piece or in several. Without them it has other bits.
 func TestCompressorGoesOn(t *testing.T) {
 	const ranks, length, half = 3, 4096, 4
 	for _, name := range compressed[1:] {
@@ -73,7 +73,7 @@ func TestCompressorGoesOn(t *testing.T) {
 	}
 }
 
-// Ranks of which one does not remember begin anew together, and still have the same bits; nothing is lost.
+// If one rank has lost its memory, all ranks start again together, and still have the same bits; nothing is lost.
 func TestCompressorForgetsTogether(t *testing.T) {
 	const ranks, length = 3, 4096
 	cfg := CompressorConfig{Len: length, Codec: "powersgd=2", Tensors: shapes(length), Seed: 5}

@@ -285,8 +285,8 @@ func wantFault(t *testing.T, errs []error, guilty int, texts ...string) {
 	}
 }
 
-// A rank that does not come makes all others wait for their neighbours; together
-// they find it, whoever it is.
+// A rank that does not come makes all other ranks wait for adjacent ranks; together they find the absent one, whichever
+// it is.
 func TestHangingRankIsNamed(t *testing.T) {
 	for n := 2; n <= 6; n++ {
 		for guilty := range n {
@@ -317,7 +317,7 @@ func TestHangingRankIsNamed(t *testing.T) {
 	}
 }
 
-// A rank whose connections end in the middle of an operation is named by all.
+// All ranks name a rank that loses its connections in the middle of an operation.
 func TestDeadRankIsNamed(t *testing.T) {
 	for _, guilty := range []int{0, 2, 3} {
 		synctest.Test(t, func(t *testing.T) {
@@ -460,7 +460,7 @@ func TestContextEndsABusyOperation(t *testing.T) {
 	}
 }
 
-// Ranks whose patience is not at its end yet are alive: they answer rank 0.
+// Ranks that have not reached their timeout yet are alive: they answer rank 0.
 func TestLateRanksAreNotBlamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := piped(3, Config{Algorithm: AlgorithmRing})

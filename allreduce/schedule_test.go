@@ -30,7 +30,7 @@ var allReduces = map[string]func(n, rank int) Schedule{
 	"hierarchy, doubling: uneven":         func(n, r int) Schedule { return HierarchyDoubling(uneven(n), r) },
 }
 
-// spread puts n ranks on so many hosts, in turns.
+// spread puts n ranks on the given number of hosts, in turns.
 func spread(n, hosts int) []int {
 	out := make([]int, n)
 	for r := range out {
@@ -158,9 +158,9 @@ func TestEverySendMeetsItsReceive(t *testing.T) {
 	}
 }
 
-// In a step, a rank may write what it sends in the same step only to the partner
-// that it sends it to: then the executor has to hold back the addition until the
-// element has left, and nobody else waits for that. And it writes a block once.
+// In a step, a rank may write what it sends in the same step only to the partner that it sends it to: then the executor
+// has to hold back the addition until the element has left, and no other rank waits for that. And it writes a block
+// once.
 func TestNoStepWritesWhatAnotherMoveReads(t *testing.T) {
 	overlap := func(a, b Span) bool { return max(a.Lo, b.Lo) < min(a.Hi, b.Hi) }
 	for n := 1; n <= maxRanks; n++ {
@@ -184,7 +184,7 @@ func TestNoStepWritesWhatAnotherMoveReads(t *testing.T) {
 	}
 }
 
-// vectors gives each rank blocks of random elements, whose sums say who is in them.
+// vectors gives each rank blocks of random elements; a sum shows which ranks are in it.
 func vectors(n, blocks int) (data [][][]int64, sum [][]int64) {
 	rnd := rand.New(rand.NewPCG(uint64(n), uint64(blocks)))
 	sum = make([][]int64, blocks)
@@ -294,7 +294,7 @@ func TestLastMarksTheCompleteSum(t *testing.T) {
 		for name, f := range allReduces {
 			all := every(n, f)
 			blocks := all[0].Blocks
-			// who[r][b] is the set of ranks in block b of rank r; divided: Last was seen.
+			// For block b of rank r: the set of ranks in it, and (divided) whether Last was seen.
 			who := make([][]uint64, n)
 			divided := make([][]bool, n)
 			for r := range who {
@@ -490,8 +490,8 @@ func TestNumberHosts(t *testing.T) {
 	}
 }
 
-// Where ranks of a host are not neighbours in the ring, or many pairs of halving are on
-// different hosts, the hierarchy is cheaper; on hosts of one rank nothing is gained.
+// Where ranks of a host are not adjacent in the ring, or many pairs of halving are on different hosts, the hierarchy is
+// cheaper; on hosts of one rank nothing is gained.
 func TestPlacedChoosesByPlace(t *testing.T) {
 	m := &Model{Alpha: 50e-6, Beta: 1 / 1.2e9, Gamma: 1 / 20e9}
 	for _, c := range []struct {

@@ -77,7 +77,7 @@ func TestSharedMemoryWakes(t *testing.T) {
 	w := newRawWaiter()
 	sleep := func(a ask) { w.wait([]ask{a}, time.Minute) }
 
-	// What is there already is not waited for.
+	// The reader does not wait for bytes that have already arrived.
 	if n, err := a.send([]byte("early")); n != 5 || err != nil {
 		t.Fatal(n, err)
 	}
@@ -165,7 +165,7 @@ func TestSharedMemoryRewinds(t *testing.T) {
 		b.skip(len(v))
 	}
 
-	// At the same time as somebody reads.
+	// At the same time as the other end reads.
 	const total = 40 * smallRing
 	go func() {
 		for i := 0; i < total; {
@@ -349,7 +349,7 @@ func TestStripedTakesWhatItCan(t *testing.T) {
 	})
 }
 
-// Who waits for a checked link waits for its socket.
+// A rank that waits for a checked link waits for its socket.
 func TestCheckedLinkIsWaitedFor(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -86,7 +86,7 @@ func TestLentPagesAreTakenBack(t *testing.T) {
 	}
 }
 
-// A page of which only a part has left is taken back, too.
+// A page that has left only in part is taken back, too.
 func TestLentInPartIsTakenBack(t *testing.T) {
 	if !kernelZeroCopy() {
 		t.Skip("this kernel does not lend memory")
@@ -127,7 +127,7 @@ func TestLentInPartIsTakenBack(t *testing.T) {
 	}
 }
 
-// What is taken back may lie in several mappings of memory, each of which must be moved alone.
+// Memory that is taken back may lie in several mappings; each must be moved alone.
 func TestTakenBackFromSeveralMappings(t *testing.T) {
 	if !kernelZeroCopy() {
 		t.Skip("this kernel does not lend memory")

@@ -160,7 +160,7 @@ func TestLoansKeepElementsWhole(t *testing.T) {
 	for before := range vectorAlign {
 		for size := range vectorAlign {
 			for _, element := range []int{2, 4, 8} {
-				// An empty ring whose end is 256 bytes ahead.
+				// An empty ring that ends 256 bytes ahead.
 				position = 1<<20 - 256
 				for _, h := range []*oneWay{&a.out, &b.in} {
 					h.written.Store(position)
@@ -303,7 +303,7 @@ func TestCutElements(t *testing.T) {
 	}
 }
 
-// Who sleeps is woken: a reader by a loan, a writer when one has been taken.
+// A sleeping end is woken: a reader by a loan, a writer when a loan has been taken.
 func TestLoansWake(t *testing.T) {
 	a, b := lendingPair(t)
 	w := newRawWaiter()
@@ -317,7 +317,7 @@ func TestLoansWake(t *testing.T) {
 	within(t, "a reader", func() { <-got })
 	b.disarm()
 
-	a.zeroCopySend(buf) // what is there already is not waited for
+	a.zeroCopySend(buf) // the reader does not wait for a loan that has already arrived
 	within(t, "a loan that is there", func() { w.wait([]ask{{b, true, false}}, time.Minute) })
 	b.read(dst)
 
@@ -381,7 +381,7 @@ func TestLoansEnd(t *testing.T) {
 	}
 }
 
-// The peer may write anything where loans are told: an error, no panic.
+// The peer may write anything into the record of loans: the result is an error, not a panic.
 func TestLoansAreNotTrusted(t *testing.T) {
 	dst := make([]byte, 100)
 	for name, c := range map[string]struct {

@@ -11,7 +11,7 @@ import (
 	"star/internal/vector"
 )
 
-// Over links that are lent memory, what a rank writes to its vector after an operation reaches nobody.
+// Over links that are lent memory, no rank receives what another rank writes to its vector after an operation.
 func TestVectorsAreFreeAfterAnOperation(t *testing.T) {
 	for _, kind := range []string{"lent", "lent-shm"} {
 		t.Run(kind, func(t *testing.T) { freeAfterAnOperation(t, kind) })
@@ -57,7 +57,8 @@ func freeAfterAnOperation(t *testing.T, kind string) {
 	}
 }
 
-// The same after an operation that has failed: who receives late what such a rank has sent gets what it was.
+// The same after an operation that has failed: a rank that receives late what such a rank has sent gets the original
+// values.
 func TestVectorsAreFreeAfterAFailure(t *testing.T) {
 	for _, kind := range []string{"lent", "lent-shm"} {
 		t.Run(kind, func(t *testing.T) { freeAfterAFailure(t, kind, make([]int32, 300_000)) })

@@ -14,11 +14,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Where a rank lends what it sends, and later receives into the same block without adding, what it receives there has
-// come by way of who has received what was lent. That is all that transfer.zeroCopy rests on.
+// If a rank lends what it sends, and later receives into the same block without adding, what it receives there depends
+// on the receipt of the lent data: it has passed through a rank that received them. transfer.zeroCopy relies on that
+// alone.
 func TestLentIsReceivedBeforeItIsOverwritten(t *testing.T) {
 	type sending struct{ rank, transfer int }
-	type known map[sending]bool // sends that have been received by those who have made what a block holds
+	type known map[sending]bool // sends received by the ranks that contributed to a block
 	for n := 1; n <= 17; n++ {
 		check := func(name string, all []Schedule) {
 			blocks, programs := make([][]known, n), make([]*program, n)

@@ -144,7 +144,7 @@ func (b *bubble) pair(name string, cores float64, times ...time.Duration) (serve
 	return server, workers
 }
 
-// answers collects what an Ask comes to.
+// answers collects the results of an Ask.
 type answers struct {
 	mu   sync.Mutex
 	list []string
@@ -248,8 +248,8 @@ func TestEarlyWorkers(t *testing.T) {
 	})
 }
 
-// Leases of a host are what all its processes see, each once; who can judge one is believed rather than who cannot.
-// They are forgotten when nobody sees them any more.
+// The leases of a host are those that its processes see, each once. The report of a process that can judge a lease has
+// precedence over that of one that cannot. Leases are forgotten when no process sees them any more.
 func TestLeasesAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
@@ -307,7 +307,7 @@ func TestFreedIsMeasured(t *testing.T) {
 	})
 }
 
-// Nobody gives more than the other one gains.
+// No job gives more than the other one gains.
 func TestRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, workers, asker := twoJobs(t)
@@ -319,7 +319,7 @@ func TestRefusal(t *testing.T) {
 	})
 }
 
-// A job that dies frees what it held, and nobody is delayed for it any more.
+// A job that dies frees what it held, and no job is delayed for it any more.
 func TestDeath(t *testing.T) {
 	for how, kill := range map[string]func(*process){
 		"ends":      func(p *process) { p.kill() },
@@ -344,8 +344,8 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// When the service is gone, grants and delays end after a lease, questions are answered with no at once, and everybody
-// comes back to the next service, which answers anew.
+// When the service is gone, grants and delays end after a lease, questions are answered with no at once, and all
+// processes connect to the next service, which answers again.
 func TestServiceGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, workers, asker := twoJobs(t)
@@ -376,7 +376,7 @@ func TestServiceGone(t *testing.T) {
 	})
 }
 
-// A short absence of the service costs nobody a grant that the next life of it grants, too.
+// No job loses its grant in a short absence of the service if the restarted service grants it, too.
 func TestServiceRestarts(t *testing.T) {
 	for name, c := range map[string]struct {
 		cores float64
@@ -408,7 +408,8 @@ func TestServiceRestarts(t *testing.T) {
 	}
 }
 
-// dumb is a service that welcomes, and then says nothing, not even pong. It remembers who asked and gave back what.
+// dumb is a service that sends a welcome, and then nothing but, if pongs is set, pong. It records the ids of the Ask
+// and Yield messages that it receives.
 func dumb(t *testing.T, pipe *transport.Pipe, pongs bool) (said func() []string) {
 	var mu sync.Mutex
 	var list []string
@@ -455,7 +456,7 @@ func dumb(t *testing.T, pipe *transport.Pipe, pongs bool) (said func() []string)
 	}
 }
 
-// Who is not answered goes on without.
+// A job that gets no answer goes on without a grant.
 func TestNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{t: t, pipe: new(transport.Pipe)}
@@ -577,8 +578,7 @@ func TestConnectionComesBack(t *testing.T) {
 	})
 }
 
-// A question that nobody answered because the connection broke takes away nothing: the lease of what was granted runs
-// on.
+// A question left without an answer by a broken connection takes away nothing: the lease of what was granted runs on.
 func TestLeaseOutlivesAQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, asker := oneJob(t)
@@ -587,7 +587,7 @@ func TestLeaseOutlivesAQuestion(t *testing.T) {
 		rest(time.Second)
 		b.stop()
 		dumb(t, b.pipe, true)
-		for range 50 { // until it is there again, and has asked
+		for range 50 { // until it has connected again, and has asked
 			rest(100 * time.Millisecond)
 			asked := false
 			asker.do(func() { asked = asker.claim != nil && asker.claim.asked })
@@ -610,7 +610,8 @@ func TestLeaseOutlivesAQuestion(t *testing.T) {
 	})
 }
 
-// bare is a member whose messages a test writes itself; it keeps its connection alive, and what it is told.
+// bare is a member that sends only the messages that a test writes; it keeps its connection alive, and the grants that
+// it receives.
 type bare struct {
 	t    *testing.T
 	conn transport.Conn
@@ -675,8 +676,8 @@ func (m *bare) ask(id int64, cores float64) wire.Grant {
 	}
 }
 
-// A job that is told to go back and does not say that it is back has not given anything back: it is shown as told, and
-// is told once.
+// A job that receives the order to go back, and does not confirm it, has not given anything back: its state is
+// withdrawn, and the service sends the order once.
 func TestWithdrawnUntilItSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
@@ -743,8 +744,8 @@ func TestWorkersMayNotAsk(t *testing.T) {
 	})
 }
 
-// A job whose processes move to another host begins anew there: what it was granted is taken back, and what it was told
-// to do for others ends, since it frees nothing any more where it was wanted.
+// A job that moves its processes to another host starts again there: its grant is taken back, and its delay for other
+// jobs ends, since it no longer frees anything on the host that needs it.
 func TestMoveToAnotherHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, workers, asker := twoJobs(t)
@@ -774,8 +775,8 @@ func TestMoveToAnotherHost(t *testing.T) {
 	})
 }
 
-// Every question has a number of its own, also one that is asked again on another connection: the answer to an older
-// one is for nobody. And a yes that may still be on its way when nobody waits for it any more is given back.
+// Every question has its own number, also one that is asked again on another connection: the answer to an older one is
+// ignored. A yes that may still be on its way when no caller waits for it any more is given back.
 func TestQuestionsHaveNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{t: t, pipe: new(transport.Pipe)}
@@ -814,7 +815,7 @@ func TestYieldOfAnother(t *testing.T) {
 	})
 }
 
-// A job whose processes are not all there counts with those that are, after a while.
+// A job that is missing some of its processes counts with those that are present, after a while.
 func TestGathering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
@@ -837,7 +838,7 @@ func TestGathering(t *testing.T) {
 	})
 }
 
-// Who is wrong here is told so.
+// A peer that connects to the wrong service is rejected with the reason.
 func TestWrongDoor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())
@@ -854,7 +855,7 @@ func TestWrongDoor(t *testing.T) {
 	})
 }
 
-// A member that breaks the protocol loses its connection, and nobody else's.
+// A member that breaks the protocol loses its connection, and no other member does.
 func TestBadMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begin(t, ten())

@@ -11,7 +11,7 @@ import (
 	"star/transport/wire"
 )
 
-// works makes a job do what a job does: rounds of a second and of its delay, in each of which it uses 8 processor
+// works makes a job behave like a real one: rounds of one second plus its delay, each of them using 8 processor
 // seconds.
 func works(server *process, worker *process) {
 	last, done := time.Now(), 0.0
@@ -74,8 +74,8 @@ func TestDelaysAreLearnedFrom(t *testing.T) {
 	})
 }
 
-// Nothing is learned from what is no comparison: workers that cannot obey, a mode in which nobody waits, changes that
-// come too fast.
+// Nothing is learned without a valid comparison: with workers that cannot obey, in a mode without waiting, from changes
+// that come too fast.
 func TestNothingIsLearned(t *testing.T) {
 	for name, spoil := range map[string]func(server, asker *process, workers []*process){
 		"a worker that cannot": func(_, _ *process, ws []*process) {

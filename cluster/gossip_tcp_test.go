@@ -23,8 +23,8 @@ func meet(t *testing.T, cfg GossipConfig) *Gossip {
 	return g
 }
 
-// A service is found by who knows any member, and a second one under the same name learns
-// of the first, whichever joins whom.
+// A caller that knows any member finds a service, and a second service under the same name learns of the first,
+// whichever of them joins the other.
 func TestGossip(t *testing.T) {
 	key := bytes.Repeat([]byte{7}, 32)
 	at := time.Unix(1795219200, 0)
@@ -55,7 +55,7 @@ func TestGossip(t *testing.T) {
 	}
 }
 
-// Who has another key, or means another cluster, is told what to look at.
+// The error of a member that has another key, or names another cluster, says what to look at.
 func TestGossipOfStrangers(t *testing.T) {
 	key := bytes.Repeat([]byte{7}, 16)
 	first := meet(t, GossipConfig{Cluster: "rack1", Key: key, Place: Place{Addr: "10.0.0.2:7072", Since: time.Unix(1, 0), ID: "a"}})

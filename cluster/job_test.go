@@ -24,7 +24,7 @@ func meetJob(t *testing.T, cfg GossipConfig, me JobMember) *JobGossip {
 	return g
 }
 
-// Who knows any member of a job's gossip learns where the coordinator is, and who else is there.
+// A process that knows any member of a job's gossip learns where the coordinator is, and which other members exist.
 func TestJobGossip(t *testing.T) {
 	t.Parallel()
 	key, old := bytes.Repeat([]byte{7}, 32), bytes.Repeat([]byte{8}, 16)
@@ -50,7 +50,7 @@ func TestJobGossip(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	// A key that is being replaced is still understood by who has it in the ring, and only by those.
+	// A key that is being replaced is still accepted by members that have it in the ring, and only by those.
 	if _, err := MeetJob(ctx, GossipConfig{Cluster: "a", Bind: "127.0.0.1:0", Key: old, Old: [][]byte{key}, Seeds: []string{server.Addr()}}, JobMember{Role: "worker"}); err != nil {
 		t.Errorf("with the key before: %v", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"star/transport/wire"
 )
 
-// waiting is whether somebody is on the list of those who wait, who says all of words.
+// waiting reports whether an entry of the list of waits contains all of words.
 func waiting(words ...string) bool {
 	for _, w := range flightrecorder.List() {
 		all := true
@@ -60,7 +60,7 @@ func TestWaitsAreListed(t *testing.T) {
 	})
 }
 
-// A question that nobody answers is on the list until its time is over.
+// A question without an answer is on the list until its time is over.
 func TestQuestionIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{t: t, pipe: new(transport.Pipe)}

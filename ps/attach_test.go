@@ -93,7 +93,7 @@ func standing(t *testing.T, c transport.Conn) (m wire.Standing, fires []wire.Fir
 	return m, fires, notes
 }
 
-// awaitsNext is for a job whose shards look for the next coordinator at the address "next".
+// awaitsNext is for a job with shards that look for the next coordinator at the address "next".
 func awaitsNext(t *testing.T, net *transport.Pipe) *successors {
 	t.Helper()
 	l, err := net.Listen("next")
@@ -175,7 +175,7 @@ func TestAnotherCoordinator(t *testing.T) {
 		if len(fires) != 1 || fires[0].Seq != 1 || len(fires[0].Gradients) != 1 || notes[0] != "one" {
 			t.Errorf("it was given %+v, %q", fires, notes)
 		}
-		a.Close() // the worker comes anew, as it does
+		a.Close() // the worker connects again, as it does
 		a = work(0)
 		if _, err := a.Pull(t.Context(), 1); err != nil {
 			t.Fatal(err)
@@ -214,8 +214,8 @@ func TestAnotherCoordinator(t *testing.T) {
 	})
 }
 
-// A norm that was said to the coordinator before, and not answered, is said to the next one, too; who has the answer
-// says so instead.
+// A norm that was sent to the coordinator before, and not answered, is sent to the next one, too; a shard that has the
+// answer sends that instead.
 func TestAnotherCoordinatorDecidesNorms(t *testing.T) {
 	outlives(t, func(t *testing.T, net *transport.Pipe, j *fakeJob, s *successors) {
 		link, err := j.dial(net, 0, make([]float32, 10))
@@ -297,7 +297,7 @@ func TestAnotherCoordinatorDecidesNorms(t *testing.T) {
 	})
 }
 
-// A server that finds nobody ends with the reason.
+// A server that finds no coordinator ends with the reason.
 func TestNoOtherCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nobody := errors.New("nobody is left")
@@ -351,8 +351,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// Copies say to the next coordinator what they hold: firings that only followers were told of, too. What they are told
-// again they do not do again, and a checkpoint that the one before asked for is written for the next one.
+// Copies report to the next coordinator what they hold, including firings that only followers received. They do not
+// repeat what they have done already, and a checkpoint that the one before asked for is written for the next one.
 func TestAnotherCoordinatorOfCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := new(transport.Pipe)
@@ -453,7 +453,7 @@ func TestOverBeforeItWasTold(t *testing.T) {
 }
 
 // A worker that came back after the last Fire has pushed a gradient that the next coordinator does not know of. It
-// pushes it once more, over another connection, while the memory is full of the gradients of everybody and that one,
+// pushes it once more, over another connection, while the memory is full of the gradients of all workers and that one,
 // and all that could make room is the update that waits for it.
 func TestGradientThatNobodyKnowsOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -599,7 +599,7 @@ func lends(t *testing.T, params int) (j *fakeJob, worker *Link, successor transp
 	return j, worker, successor
 }
 
-// update has the worker push a gradient of which all elements are step + 1, and the coordinator fire it.
+// update has the worker push a gradient with all elements equal to step + 1, and the coordinator fire it.
 func update(t *testing.T, j *fakeJob, worker *Link, params int, step int64) {
 	t.Helper()
 	grad := make([]float32, params)

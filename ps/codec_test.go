@@ -49,11 +49,10 @@ func lossy(t testing.TB, name string, n, workers int) func(w, step int, params, 
 	}
 }
 
-// With one shard, a job has the bits of a single goroutine that compresses,
-// decompresses and applies, whatever the codec. With several it has them where a
-// value's code depends on the value alone: none, fp16, bf16. Shards may be cut
-// anywhere; int8 shares a scale between neighbours, topk counts per slice, and
-// powersgd loses the rows that a cut divides.
+// With one shard, a job has the bits of a single goroutine that compresses, decompresses and applies, whatever the
+// codec. With several it has them where a value's code depends on the value alone: none, fp16, bf16. Shards may be cut
+// anywhere; int8 shares a scale between adjacent values, topk counts per slice, and powersgd loses the rows that a cut
+// divides.
 func TestCompressedSSGD(t *testing.T) {
 	for _, c := range []struct {
 		codec  string
@@ -99,9 +98,9 @@ func TestCompressedSSGD(t *testing.T) {
 	}
 }
 
-// A quadratic whose workers pull in different directions: every codec comes to the
-// minimum of the sum, which no single worker's gradient points at, and each worker
-// may have another codec. The bytes of a step are what the codec says.
+// A quadratic with workers that pull in different directions: every codec reaches the minimum of the sum, which no
+// single worker's gradient points at, and each worker may have another codec. The bytes of a step are what the codec
+// says.
 func TestEveryCodecTrains(t *testing.T) {
 	const n, workers, shards, steps = 2000, 4, 2, 250
 	target := func(i int) float32 { return float32(math.Sin(float64(i))) }

@@ -350,7 +350,7 @@ func TestWorkerMomentumPaths(t *testing.T) {
 // whole hides that an optimiser can step in parts.
 type whole struct{ rule.Optimizer }
 
-// counted is a Memory whose parameters nobody reads, which counts the vectors that come back.
+// counted is a Memory for parameters without a reader, which counts the vectors that come back.
 type counted struct{ freed *int }
 
 func (counted) Writable(params []float32) []float32 { return params }

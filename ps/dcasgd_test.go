@@ -36,7 +36,7 @@ type keepAll struct{}
 
 func (keepAll) Writable(p []float32) []float32 { return make([]float32, len(p)) }
 func (keepAll) Written()                       {}
-func (keepAll) Free(v []float32)               { v[0] = float32(math.NaN()) } // nobody may read it any more
+func (keepAll) Free(v []float32)               { v[0] = float32(math.NaN()) } // no caller may read it any more
 
 func (c *scalar) push(w star.Worker, basis int64, samples int, g float32) wire.Gradient {
 	c.step[w]++
@@ -79,7 +79,7 @@ func TestDelayCompensation(t *testing.T) {
 	d.Step(w, got, 0, -1)
 	near(t, "w", float64(w[0]), 0.9498, 1e-7)
 
-	// Another worker's parameters are another's business, and who was sent nothing is not corrected.
+	// Another worker's parameters have no effect, and a worker that was sent nothing is not corrected.
 	got = d.Combine([]float32{1}, 3, []rule.Gradient{{Worker: 0, Weight: 1, Vec: []float32{0.5}}})
 	near(t, "uncorrected", float64(got[0]), 0.5, 0)
 

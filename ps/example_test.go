@@ -35,7 +35,7 @@ func ExampleShard() {
 	// version 1 for workers [0 1] is [0 0 0]
 }
 
-// inPlace is the Memory of a shard whose parameters have no other reader: updates overwrite them.
+// inPlace is the Memory of a shard with parameters that have no other reader: updates overwrite them.
 type inPlace struct{}
 
 func (inPlace) Writable(params []float32) []float32 { return params }

@@ -31,7 +31,7 @@ func TestGossipStep(t *testing.T) {
 	near(t, "clipped x0", float64(g.Model(0)[0]), 1.9, 1e-6)
 }
 
-// A partner is another worker, everybody comes to everybody's turn, and on a ring only neighbours do.
+// A partner is another worker, every worker has its turn with every other, and on a ring only with adjacent workers.
 func TestPartners(t *testing.T) {
 	for n := 1; n <= 9; n++ {
 		for _, graph := range []rule.Graph{rule.Complete, rule.Circle} {
@@ -67,7 +67,7 @@ func TestPartners(t *testing.T) {
 	}
 }
 
-// Whoever arrives when: each worker is sent its own model, which is what a plain loop over models makes of the same
+// In any order of arrival, each worker is sent its own model, which is what a plain loop over models makes of the same
 // gradients; the parameters are their mean; two shards of the same job choose the same pairs.
 func TestGossipModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -76,7 +76,7 @@ func TestHostileWorkers(t *testing.T) {
 	}
 }
 
-// Initial parameters that are not finite are refused, whoever sends them: the job waits for others.
+// Initial parameters that are not finite are refused from any sender: the job waits for others.
 func TestInitThatIsNotFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		t.Run(fmt.Sprint(bad), func(t *testing.T) {

@@ -60,7 +60,7 @@ type jobConfig struct {
 	noReader bool                 // the test plays the coordinator itself
 	key      string               // of passes
 	empty    bool                 // the server has no shard yet
-	unheard  map[star.Worker]bool // whose gradients are never fired
+	unheard  map[star.Worker]bool // their gradients are never fired
 	codec    func(w int) string   // nil: none
 	tensors  []compress.Tensor
 	linkLog  *slog.Logger
@@ -118,8 +118,7 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 			j.server.Accept(ctx, c, h)
 		})
 	})
-	// The server's connection to the coordinator goes over the same network; here
-	// the coordinator is who dials.
+	// The server's connection to the coordinator goes over the same network; here the coordinator dials.
 	c, err := cfg.net.Dial(ctx, l.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +155,7 @@ func (j *fakeJob) stop() error {
 func (j *fakeJob) tell(m wire.Message) {
 	j.lock <- struct{}{}
 	defer func() { <-j.lock }()
-	transport.Send(j.coord, m, nil) // an error shows as a job that stands still, or in Run's
+	transport.Send(j.coord, m, nil) // an error shows as a job that does not advance, or in Run's
 }
 
 func (j *fakeJob) coordinate() {

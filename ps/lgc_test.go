@@ -39,7 +39,7 @@ func TestLiveCompensation(t *testing.T) {
 		{[]float32{1, 3}, []float32{5, 9}, -0.2},
 		{[]float32{2, 4}, []float32{6, 8}, -0.75},
 		{[]float32{1, 1}, nil, -1.05},
-		{[]float32{1, 1}, nil, -1.15}, // nobody had anything in R2: no compensation
+		{[]float32{1, 1}, nil, -1.15}, // no worker had anything in R2: no compensation
 	} {
 		near(t, fmt.Sprintf("round %d", i), lgcRound(c, 4, r.first, r.late), r.want, 1e-6)
 	}
@@ -105,7 +105,7 @@ func TestLiveCompensationOfAll(t *testing.T) {
 	})
 }
 
-// Whoever is first, and whatever the others had: the sum of the members' terms is what the servers make of it.
+// For any first members, and any gradients of the others: the sum of the members' terms is what the servers make of it.
 func TestLiveTerms(t *testing.T) {
 	// F_0 = ranks 0, 1 and S_0 = 2, 3; F_1 = ranks 0, 2 with 2 and 4: (2+4)/2 + (5+9)/4 − (2/8)·(1+3) = 5.5.
 	ms := make([]rule.LiveTerm, 4)

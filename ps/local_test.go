@@ -97,9 +97,9 @@ func strideShard(t *testing.T, c optim.Config, n int, params []float32) *Shard {
 	return s
 }
 
-// Workers that begin steps of their own go on from the last step of the shards' parameters: with heavy ball they come
-// to where SSGD comes with as many more updates, on a quadratic; with Nesterov's momentum much closer to it than from a
-// velocity of zero, and where nobody has moved they begin with none.
+// Workers that begin steps of their own go on from the last step of the shards' parameters. With heavy ball, on a
+// quadratic, they reach the result of SSGD with the same number of additional updates; with Nesterov's momentum they
+// get much closer to it than from a velocity of zero. Without earlier steps they begin with no velocity.
 func TestStepsOfTheirOwnFollow(t *testing.T) {
 	const before, steps = 5, 4
 	gradient := func(dst, params []float32) { dst[0], dst[1] = 0.5*(params[0]-1), 3*(params[1]-1) }
@@ -198,7 +198,7 @@ func TestStrideGoesOn(t *testing.T) {
 	}
 }
 
-// A shard whose rule cannot go on from such steps refuses them.
+// A shard with a rule that cannot go on from such steps refuses them.
 func TestStrideIsRefused(t *testing.T) {
 	s := strideShard(t, optim.Config{LR: 1}, 1, []float32{1})
 	if err := s.Push(rule.Gradient{Vec: []float32{1}}); err != nil {

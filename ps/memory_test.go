@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A version whose senders are done while the next one is still being made of it
-// must not become a reader's gradient.
+// A version that loses its last sender while the next version is still being made of it must not become a reader's
+// gradient.
 func TestOldVersionOutlivesItsSenders(t *testing.T) {
 	m := newMemory(4, 1)
 	params := m.gradient(nil)

@@ -121,8 +121,8 @@ func (c *cluster) params() (v []float32) {
 	return v
 }
 
-// life draws a random life: who pushes, who is fired together, with which
-// weights. It says whatever happens to all listeners.
+// attempt draws a random run: which workers push, which are fired together, with which weights. It passes every event
+// to all listeners.
 func attempt(t *rapid.T, n, workers int, number *rapid.Generator[float32], push func(star.Worker, int64, []float32), fire func([]wire.Gradient)) {
 	steps := make([]int64, workers)
 	var waiting []star.Worker

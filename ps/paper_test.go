@@ -10,11 +10,9 @@ import (
 	"star/transport/wire"
 )
 
-// The update semantics of the published system, recorded from runs of it: four
-// workers, w0 = (1, 2), η = 0.1, c = 1/4, reports from workers 0, 1, 2, 3, 0.
-// (Z. Zhang, H. Shen: Straggler Tolerant and Resilient DL Training on
-// Homogeneous GPUs, arXiv 2512.09685, public artefact.) Each case says after
-// which reports the barrier fires whom.
+// The update semantics of the published system, recorded from runs of it: four workers, w0 = (1, 2), η = 0.1, c = 1/4,
+// reports from workers 0, 1, 2, 3, 0. (Z. Zhang, H. Shen: Straggler Tolerant and Resilient DL Training on Homogeneous
+// GPUs, arXiv 2512.09685, public artefact.) Each case says after which reports the barrier fires which workers.
 func TestUpdateSemantics(t *testing.T) {
 	reports := []struct {
 		w star.Worker
@@ -124,8 +122,8 @@ func TestSSGDIsTheWholeBatch(t *testing.T) {
 			}
 			s.Next()
 		}
-		// Relative to the vector: an element that happens to be near zero has no
-		// relative accuracy in float32, whoever sums.
+		// Relative to the vector: an element that happens to be near zero has no relative accuracy in float32, whatever
+		// computes the sum.
 		var diff, norm float64
 		for j, want := range whole {
 			diff = math.Hypot(diff, float64(s.Params()[j]-want))

@@ -26,8 +26,8 @@ func ended(c transport.Conn) bool {
 	}
 }
 
-// Who has the token and not the pass of a worker costs it nothing: its connection to the shard stays, and every step of
-// it counts.
+// A peer that has the token and not the pass of a worker costs it nothing: its connection to the shard stays, and every
+// step of it counts.
 func TestHostileHellos(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 16
@@ -87,7 +87,7 @@ func TestHostileHellos(t *testing.T) {
 		if f, _ := next(t, now); f.Kind != wire.KindParams {
 			t.Errorf("worker 2 was sent %v", f.Kind)
 		}
-		for _, number := range []int64{5, 6} { // it comes again, and somebody else has its rank
+		for _, number := range []int64{5, 6} { // it connects again, and then another process has its rank
 			after, err := j.open(j.helloOf(2, transport.Attempt{Number: number}))
 			if err != nil {
 				t.Fatal(err)
@@ -104,7 +104,7 @@ func TestHostileHellos(t *testing.T) {
 	})
 }
 
-// A shard that has moved knows who had which rank before.
+// A shard that has moved knows which processes had the ranks before.
 func TestPassesMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipe := &transport.Pipe{}
@@ -167,8 +167,8 @@ func TestPassesMove(t *testing.T) {
 	})
 }
 
-// What a process has pushed to a copy does not keep the next one with its rank from being heard: a step that nobody was
-// given, least of all.
+// What a process has pushed to a copy does not make the copy ignore the next process with its rank, least of all if the
+// pushed step was never assigned.
 func TestStepsOfLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipe := &transport.Pipe{}

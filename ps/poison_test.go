@@ -67,8 +67,8 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// The shard tells of a worker whose gradients point against the others, once, and when they do no more. What is of an
-// older version is not compared.
+// The shard reports a worker with gradients that point against the others, once, and again when they stop doing so. A
+// gradient of an older version is not compared.
 func TestTurned(t *testing.T) {
 	const n = 600
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -93,7 +93,7 @@ func TestTurned(t *testing.T) {
 			}
 			basis := step
 			if w == 3 {
-				basis = step - 1 // stale, and flipped: nobody's business
+				basis = step - 1 // stale, and flipped: not compared
 			}
 			if err := s.Push(rule.Gradient{Worker: star.Worker(w), Step: step, Basis: basis, Vec: v}); err != nil {
 				t.Fatal(err)

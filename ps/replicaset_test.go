@@ -141,7 +141,7 @@ func push(f *replicaSet) error {
 	return transport.Send(f, wire.Push{Worker: 7}, []byte{1, 2, 3, 4})
 }
 
-// answers is the rank of who answers a question for parameters.
+// answers is the rank of the server that answers a question for parameters.
 func answers(f *replicaSet) (int64, error) {
 	if err := f.ask(); err != nil {
 		return -1, err
@@ -174,8 +174,8 @@ func TestFanReachesAllCopies(t *testing.T) {
 	})
 }
 
-// Without a copy that is not the primary all goes on; without the primary gradients go to the others, and who reads
-// waits for a view that has another one.
+// Without a copy that is not the primary all goes on; without the primary gradients go to the others, and a reader
+// waits for a view that has another primary.
 func TestFanLosesCopies(t *testing.T) {
 	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		hs[1].die()
@@ -239,8 +239,8 @@ func sameWords(a, b string) bool {
 	return slices.Equal(x, y)
 }
 
-// A view that leaves out who is alive ends the connection to it, and who waits for its word hears of that; one whose
-// connection broke is reached again.
+// A view that leaves out a live server ends the connection to it, and a reader that waits for its answer gets an error;
+// a server that lost its connection is reached again.
 func TestFanTurns(t *testing.T) {
 	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		if err := push(f); err != nil {
@@ -300,8 +300,8 @@ func TestFanTurns(t *testing.T) {
 	})
 }
 
-// A server is lost, comes back, and has a copy again, at another address or at the same one, while this worker stood
-// still: it is told of both at once, and what it had was the connection to the one before.
+// A server is lost, comes back, and has a copy again, at another address or at the same one, while this worker did not
+// run: the worker learns of both at once, and it still has the connection to the lost server.
 func TestFanOfAServerThatCameBack(t *testing.T) {
 	for name, move := range map[string]bool{"at another address": true, "at the same address": false} {
 		t.Run(name, func(t *testing.T) {
@@ -332,8 +332,8 @@ func TestFanOfAServerThatCameBack(t *testing.T) {
 	}
 }
 
-// A connection to a copy ends, and its server is there: it is made again, and what is in hand is sent once more, since
-// nobody else knows that it may not have arrived.
+// The connection to a copy breaks while its server is alive: the worker connects again, and sends once more what is in
+// hand, since no other process knows that it may not have arrived.
 func TestFanConnectsAgain(t *testing.T) {
 	for r, name := range []string{"the primary's", "a follower's"} {
 		t.Run(name, func(t *testing.T) {
@@ -395,7 +395,7 @@ func TestFanConnectsAgain(t *testing.T) {
 			synctest.Wait()
 			f.turn(view(2, hs[0], hs[1], hs[2]))
 			time.Sleep(time.Second)
-			for r, want := range map[int]string{1: "turn 2, push", 2: "turn 2"} { // who is new has what others have
+			for r, want := range map[int]string{1: "turn 2, push", 2: "turn 2"} { // a new server has what others have
 				if got := hs[r].said(); got != want {
 					t.Errorf("server %d heard %q, want %q", r, got, want)
 				}
@@ -430,7 +430,7 @@ func TestFanConnectsAgain(t *testing.T) {
 			f.turn(view(2, hs[1], hs[0]))
 			hs[0].said()
 			hs[0].hangUp()
-			push(f) // nobody reads from it: this is how its end is seen
+			push(f) // the copy no longer reads: the push shows that it has ended
 			time.Sleep(mendPause)
 			if got := hs[0].said(); got != "turn 2, push" {
 				t.Errorf("it heard %q", got)
@@ -539,7 +539,7 @@ func TestFanReadsWhatCameEarly(t *testing.T) {
 	})
 }
 
-// Without anybody writing fails; nobody is waited for longer than the stall; an older view changes nothing.
+// Without any copy a write fails; no wait is longer than the stall; an older view changes nothing.
 func TestFanGivesUp(t *testing.T) {
 	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		f.turn(view(1, hs[2]))
@@ -564,7 +564,7 @@ func TestFanGivesUp(t *testing.T) {
 			t.Errorf("it waited for %v, want the stall", d)
 		}
 	})
-	// A view whose servers are not reached yet.
+	// A view with servers that are not reached yet.
 	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		hs[2].die()
 		f.turn(view(2, hs[2]))
@@ -574,7 +574,7 @@ func TestFanGivesUp(t *testing.T) {
 		}
 		time.Sleep(11 * time.Second)
 	})
-	// A primary that is not reached yet: nobody else takes its place.
+	// A primary that is not reached yet: no other copy takes its place.
 	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		hs[2].die()
 		f.turn(view(2, hs[2], hs[1]))
@@ -588,7 +588,7 @@ func TestFanGivesUp(t *testing.T) {
 		}
 		time.Sleep(11 * time.Second)
 	})
-	// Of a shard with one copy nobody can take the place of who is lost.
+	// For a shard with one copy, no server can take the place of the lost one.
 	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		f.turn(view(2, hs[0]))
 		synctest.Wait()

@@ -31,8 +31,8 @@ func nearly(a, b []float32) bool {
 	return len(a) == len(b)
 }
 
-// What a packer has left out is told as of a step, wherever the worker is by then: at rest, with the gradient of the
-// step on its way, or with the gradient before it thrown away, heard of or not.
+// The residual of a packer is reported as of a step, in any state of the worker: at rest, with the gradient of the step
+// on its way, or with the gradient before it thrown away, acknowledged or not.
 func TestFreezeIsOfAStep(t *testing.T) {
 	const n = 5000
 	for _, codec := range everyCodec[1:] {

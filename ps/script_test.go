@@ -22,8 +22,8 @@ func (sgd) Step(params, grad []float32, lr float64) {
 	}
 }
 
-// heap is a Memory for machines under test. While somebody reads, updates go to
-// a new vector. What is freed is overwritten, so that a use after it shows.
+// heap is a Memory for machines under test. During a read, updates go to a new vector. What is freed is overwritten, so
+// that a use after it shows.
 type heap struct {
 	reading bool
 	freed   int

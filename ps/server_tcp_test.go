@@ -158,7 +158,7 @@ func TestCoordinatorLost(t *testing.T) {
 	j.stop()
 }
 
-// A canceled ctx ends a Wait and a Push into a connection that nobody reads.
+// A canceled ctx ends a Wait and a Push into a connection without a reader.
 func TestCancel(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	const n = 16 << 20 // more than sockets hold

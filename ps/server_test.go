@@ -118,8 +118,8 @@ func TestNoTornReads(t *testing.T) {
 	})
 }
 
-// Who asks for parameters while others update gets those of the version that is said, and none older than it has asked
-// for. Every update adds exactly one to every parameter.
+// A worker that asks for parameters while others update gets those of the version in the reply, and that version is not
+// older than the requested one. Every update adds exactly one to every parameter.
 func TestPulledParametersAreOfTheirVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, workers = 4000, 3
@@ -411,8 +411,7 @@ func TestWorkerDiesAndReturns(t *testing.T) {
 		if v, err := l.Pull(ctx, 1); err != nil || v != 1 || params[0] != -0.1 {
 			t.Errorf("after its return: version %d, parameter %v, error %v; want version 1, -0.1", v, params[0], err)
 		}
-		// It dies again with a gradient that nobody fires, and pushes another one in
-		// its third life.
+		// It dies again with a gradient that is never fired, and pushes another one in its third life.
 		if err := l.Push(ctx, 1, 1, 1, grad); err != nil {
 			t.Fatal(err)
 		}
@@ -488,8 +487,8 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// A checkpoint is of one version although updates go on while it is written, and
-// the rule's state stands still until RuleDone.
+// A checkpoint is of one version although updates go on while it is written, and the rule's state does not change until
+// RuleDone.
 func TestSave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 64
@@ -567,7 +566,7 @@ func TestSave(t *testing.T) {
 	})
 }
 
-// A wait that ends says for whom it waited.
+// A wait that ends names the shard that it waited for.
 func TestWaitNamesTheShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipe := &transport.Pipe{}
@@ -597,7 +596,7 @@ func TestWaitNamesTheShard(t *testing.T) {
 	})
 }
 
-// Parameters nobody asked for must not be written over a model that computes.
+// Unrequested parameters must not be written over a model that computes.
 func TestUnaskedParams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipe := &transport.Pipe{}
@@ -651,7 +650,7 @@ func TestDialChecksRanges(t *testing.T) {
 	}
 }
 
-// Dial tries again until the shard is there, and not for ever.
+// Dial tries again until the shard is reachable, but gives up at some point.
 func TestDialRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipe := &transport.Pipe{}
@@ -691,7 +690,8 @@ func TestDialRetries(t *testing.T) {
 	})
 }
 
-// Who dials says which shards it waits for, where they are, and why they are not there.
+// The list of waits shows for a dialling worker which shards it waits for, where they are, and why they are not
+// reachable.
 func TestDialIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := func() (lines []string) {
@@ -727,8 +727,7 @@ func TestDialIsListed(t *testing.T) {
 	})
 }
 
-// A worker whose firing sent it nothing (it was told to wait) asks for the
-// parameters when it goes on.
+// A worker that got nothing from its firing (its order was to wait) asks for the parameters when it goes on.
 func TestPullAfterQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipe := &transport.Pipe{}
@@ -761,8 +760,8 @@ func TestPullAfterQuiet(t *testing.T) {
 	})
 }
 
-// A server whose shards got nothing, because the model has fewer parameters than the
-// job has shards, is a member like any other.
+// A server with empty shards, because the model has fewer parameters than the job has shards, is a member like any
+// other.
 func TestServerWithoutShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := new(transport.Pipe)
@@ -798,8 +797,8 @@ func TestServerWithoutShards(t *testing.T) {
 	})
 }
 
-// What an optimiser of a worker's program remembers comes to every shard with the first parameters, each its part, and
-// is told again, put together. A rule that has no use for it rejects the worker.
+// The state of an optimiser in a worker's program reaches every shard with the first parameters, each shard its part,
+// and is returned put together. A rule that has no use for it rejects the worker.
 func TestStateOfAProgram(t *testing.T) {
 	for _, refuse := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -833,7 +832,7 @@ func TestStateOfAProgram(t *testing.T) {
 			}
 			st := rule.State{Name: "adam", Steps: 50, Slots: []rule.Slot{{Name: "exp_avg", Data: []float32{10, 20, 30, 40, 50, 60, 70}}, {Name: "exp_avg_sq", Data: []float32{11, 21, 31, 41, 51, 61, 71}}}}
 			err = l.InitState(t.Context(), st)
-			synctest.Wait() // the reject is there
+			synctest.Wait() // the reject has arrived
 			got, no := l.State(t.Context())
 			if refuse {
 				var rejected *transport.RejectError

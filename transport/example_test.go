@@ -9,8 +9,7 @@ import (
 	"star/transport/wire"
 )
 
-// A worker joins, is told its rank, and pushes a slice of a gradient; the shard
-// reads it into its own memory.
+// A worker joins, receives its rank, and pushes a slice of a gradient; the shard reads it into its own memory.
 func Example() {
 	network := new(transport.Pipe) // or transport.NewTCP(transport.Config{…})
 	l, err := network.Listen("shard:7070")

@@ -14,7 +14,7 @@ import (
 	"star/transport/wire"
 )
 
-// changed is a frame with a changed prefix, whose check fits the change.
+// changed is a frame with a changed prefix and a checksum that fits the change.
 func changed(t *testing.T, s sample, change func(b []byte)) []byte {
 	t.Helper()
 	b := frame(t, s)

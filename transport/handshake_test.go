@@ -38,7 +38,7 @@ func (l *logs) String() string {
 
 func (l *logs) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// served is a Serve at work. Its handler welcomes everybody, and then echoes.
+// served is a running Serve. Its handler welcomes every peer, and then echoes.
 type served struct {
 	addr string
 	logs *logs
@@ -245,8 +245,7 @@ func eventually(t *testing.T, cond func() bool, what string) {
 	}
 }
 
-// A peer of another version is told so in a frame that it can read, and so are
-// we by one.
+// A peer of another version gets that reason in a frame that it can read, and so do we from such a peer.
 func TestOtherVersion(t *testing.T) {
 	s := serve(t, transport.NewTCP(transport.Config{}), "127.0.0.1:0", transport.Config{})
 	hello := record(t, worker(0), nil)
@@ -357,7 +356,7 @@ func TestMaxPending(t *testing.T) {
 	})
 }
 
-// lateNamed is a listener whose connections are closed, if at all, when their Hello was read and before they are
+// lateNamed is a listener with connections that are closed, if at all, when their Hello was read and before they are
 // served.
 type lateNamed struct {
 	transport.Listener
@@ -428,8 +427,8 @@ func TestCrowdedAfterHello(t *testing.T) {
 	})
 }
 
-// Who has said hello before others come keeps its place, and of those who have not, the
-// host with the most of them gives up the oldest.
+// A peer that has sent its hello before others come keeps its place. Of the peers that have not, the host with the most
+// of them loses the oldest.
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := new(transport.Pipe)
@@ -492,7 +491,7 @@ func TestRefusalsAreNotLoggedOneByOne(t *testing.T) {
 	})
 }
 
-// The end of its context ends Serve also while somebody has not said hello.
+// The end of its context ends Serve also while a peer has not sent its hello.
 func TestServeEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := new(transport.Pipe)

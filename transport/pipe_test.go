@@ -140,7 +140,7 @@ func TestPipeRefuses(t *testing.T) {
 	l.Close()
 }
 
-// Both ends say when they are stuck, and on whom.
+// Both ends list that they are stuck, and on which peer.
 func TestPipeWaitsAreListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := func(words string) (n int) {

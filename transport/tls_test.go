@@ -49,7 +49,7 @@ func (a *authority) sign(t *testing.T, name string, parent *x509.Certificate, by
 	return a.signKey(t, name, key, parent, by), key
 }
 
-// signKey does so for a key that is there, and for host names instead of loopback, if there are some.
+// signKey does so for an existing key, and for host names instead of loopback, if any are given.
 func (a *authority) signKey(t *testing.T, name string, key *ecdsa.PrivateKey, parent *x509.Certificate, by *ecdsa.PrivateKey, hosts ...string) *x509.Certificate {
 	t.Helper()
 	c := &x509.Certificate{
@@ -155,8 +155,8 @@ func TestTLSConfigNamesTheFile(t *testing.T) {
 	}
 }
 
-// Who speaks TLS to one who does not, or the other way round, hears so at once. A process reaches itself whatever its
-// certificate is for, and nobody else.
+// A peer that speaks TLS to one that does not, or the other way round, gets an error that says so at once. A process
+// reaches itself with any certificate, and no other process does.
 func TestTLSAndPlain(t *testing.T) {
 	a := certify(t)
 	a.sign(t, "two", a.cert, a.key)
@@ -200,8 +200,8 @@ func TestTLSAndPlain(t *testing.T) {
 	}
 }
 
-// The certificate of a job is good under any address for who has its key, and for nobody else: not with another key for
-// the same name, and not where another authority has signed the same key.
+// The certificate of a job is valid under any address for a peer that has its key, and for no other: not with another
+// key for the same name, and not where another authority has signed the same key.
 func TestKeyOfTheJob(t *testing.T) {
 	a, b := certify(t), certify(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -142,7 +142,7 @@ func (n *naive) local(j, h int, at []int) (in, out float64) {
 	return in, out
 }
 
-// seats reports whether the demands fit on the devices, by trying everything.
+// Reports whether the demands fit on the devices, by trying every assignment.
 func seats(h Host, parts, memory []float64) bool {
 	if len(parts) == 0 {
 		return true

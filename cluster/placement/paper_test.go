@@ -66,9 +66,9 @@ func TestPublishedPacking(t *testing.T) {
 		t.Errorf("published %v, want %v", got, want)
 	}
 
-	// Ours: everybody is there, nobody twice or with its own worker, every pair fits, and there are
-	// as many pairs as there can be: workers 8 (66), 5 (58), 7 (32), 2 (33) and 3 (86) find
-	// servers with idle times from 88 down.
+	// Ours: every server is present, no worker is used twice or with its own server, every pair fits, and the number
+	// of pairs is the maximum: workers 8 (66), 5 (58), 7 (32), 2 (33) and 3 (86) find servers with idle times from 88
+	// down.
 	seen, pairs := map[int]bool{}, 0
 	for _, p := range packed(jobs) {
 		s := jobs[p.Server-1]

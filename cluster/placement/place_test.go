@@ -91,7 +91,7 @@ func TestGPUs(t *testing.T) {
 	if ds, shared := device(r); shared != 0 {
 		t.Errorf("two on two: %v", ds)
 	}
-	// A host where nobody needs to share is better, although both are as full.
+	// A host where no worker needs to share is better, although both are as full.
 	r = place(t, []Host{host(1), host(1, 1)}, []Job{{Name: "a", Workers: same(2, worker(0.5, 0, 0))}})
 	if _, shared := device(r); shared != 0 {
 		t.Errorf("shared without need: %v", r.Choices)
@@ -111,7 +111,7 @@ func TestGPUs(t *testing.T) {
 	if cs := r.Choices; cs[0].Host != cs[3].Host || cs[1].Host != cs[2].Host || cs[0].Host == cs[1].Host {
 		t.Errorf("four on two hosts: %+v", cs)
 	}
-	// Whom a GPU has no room for does not count, however well they take turns: 0 and 1 want 0.6 together.
+	// A worker that has no room on a GPU does not count, however well they take turns: 0 and 1 want 0.6 together.
 	r = place(t, []Host{host(0.5, 0.5)}, []Job{{Name: "a", Workers: []Task{worker(0.3, 100, 300), worker(0.3, 300, 100), worker(0.2, 90, 300), worker(0.2, 300, 90)}}})
 	if ds, _ := device(r); ds[0] != ds[3] || ds[1] != ds[2] || ds[0] == ds[1] {
 		t.Errorf("four on halves: %v", ds)
@@ -155,7 +155,7 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
-// Memory is a limit of its own: it may forbid a device whose part would do, forbid to share, and make the smaller
+// Memory is a limit of its own: it may forbid a device that has enough compute, forbid to share, and make the smaller
 // part the better device.
 func TestGPUMemory(t *testing.T) {
 	const gib = 1 << 30
@@ -208,7 +208,7 @@ func TestGPUMemory(t *testing.T) {
 			t.Errorf("%s: on %v, want %v; memory %v, want %v", c.name, got, c.want, r.Loads[0].GPUMemory, c.load)
 		}
 	}
-	// Of two hosts the one whose GPU has the memory, though it is the fuller one.
+	// Of two hosts the one with enough GPU memory, though it is the fuller one.
 	full := host([]float64{1}, []float64{80})
 	full.Name, full.Used = "full", Resources{CPU: 32}
 	r := place(t, []Host{host([]float64{1}, []float64{24}), full}, []Job{{Name: "a", Workers: []Task{worker(1, 40)}}})
@@ -356,8 +356,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// A cluster of 40 hosts and 50 jobs: everybody has a place, nothing is over capacity, and the maximum load is
-// near a bound below which none can be. The same input gives the same result.
+// A cluster of 40 hosts and 50 jobs: every task has a place, nothing is over capacity, and the maximum load is near a
+// lower bound. The same input gives the same result.
 func TestLargeCluster(t *testing.T) {
 	hosts, jobs := cluster(40, 50, 1)
 	r := place(t, hosts, jobs)

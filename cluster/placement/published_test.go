@@ -13,7 +13,7 @@ type publishedTask struct {
 	Idle, Active time.Duration
 }
 
-// publishedPack is a server, with whose worker it shares a host; Worker is -1 if the server is alone.
+// publishedPack is a server and the worker that shares a host with it; Worker is -1 if the server is alone.
 type publishedPack struct{ Server, Worker int }
 
 // published is the greedy packing of servers and workers of STAR's public artefact
@@ -23,7 +23,7 @@ type publishedPack struct{ Server, Worker int }
 //
 //   - a server may be paired with the worker of its own job;
 //   - workers that are passed over are lost;
-//   - the server that comes to the end of the workers is left out of the result.
+//   - the server that reaches the end of the workers is left out of the result.
 //
 // Place has none of these: it pairs servers with workers of other jobs by
 // maximum-weight matching, and places every job.
@@ -49,9 +49,9 @@ func published(jobs []publishedTask) (packs []publishedPack) {
 	return packs
 }
 
-// packed pairs the servers of jobs with workers of other jobs whose active time they have room for while
-// they idle, as many as there can be and of these the ones that fit best: the same input
-// as published, without its defects. A server without a worker is there with -1, in order of the input.
+// packed pairs servers with workers of other jobs that are active for no longer than the server is idle. It makes as
+// many pairs as possible, and of these solutions takes the one that fits best: the same input as published, without its
+// defects. A server without a worker is listed with -1. The result is in order of the input.
 func packed(jobs []publishedTask) (packs []publishedPack) {
 	// Vertices: servers, then workers. A pair counts 1 and by how well it fits.
 	n := len(jobs)

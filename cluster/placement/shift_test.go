@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// far is a job with two workers on b and one shard of 10 MB on a, whose link lets through 10 MB/s; c is spare, as b is.
+// far is a job with two workers on b and one shard of 10 MB on a, which has a link of 10 MB/s; c is spare, as b is.
 func far() Running {
 	return Running{
 		Sites:   []Site{{Name: "a", In: 10e6, Out: 10e6, CPU: 4, Memory: 1e9}, {Name: "b", In: 1e8, Out: 1e8, CPU: 4, Memory: 1e9}, {Name: "c", In: 1e8, Out: 1e8, CPU: 4, Memory: 1e9}},
@@ -260,7 +260,7 @@ func TestShiftAgainstCounting(t *testing.T) {
 	})
 }
 
-// story is a job whose rounds take what truth says, looked at each second.
+// story is a job with the round times that truth returns, observed each second.
 type story struct {
 	s     *Shifter
 	r     Running
@@ -342,7 +342,7 @@ func TestShifter(t *testing.T) {
 	y.run(20)
 	y.want(t, "another mode", "8s go 0→1 NaN", "14s kept NaN")
 
-	// Whoever moves the shard elsewhere, or loses the old server, leaves nothing to undo.
+	// If the shard was moved elsewhere, or the old server was lost, there is nothing to undo.
 	for what, change := range map[string]func(*Running){"moved by hand": func(r *Running) { r.Shards[0].Server = 2 }, "no way back": func(r *Running) { r.Servers[0] = -1 }} {
 		y = &story{s: NewShifter(ShiftConfig{}), r: far(), truth: func(int) time.Duration { return 5200 * time.Millisecond }}
 		y.run(8)
@@ -351,7 +351,7 @@ func TestShifter(t *testing.T) {
 		y.want(t, what, "8s go 0→1 NaN", "13s kept 0.00")
 	}
 
-	// A gain that comes and goes is none: three looks have to agree.
+	// A gain that appears only now and then is ignored: three looks have to agree.
 	y = &story{s: NewShifter(ShiftConfig{}), r: far(), truth: honest(r)}
 	for i := range 60 {
 		y.r.Servers = []int{0, 1, 2}
@@ -382,7 +382,7 @@ func TestShifter(t *testing.T) {
 	y.want(t, "rounds vary", "8s go 0→1 NaN", "13s kept 0.76")
 }
 
-// While a move is under way nothing else is wanted, and who was not asked is not heard.
+// While a move is under way no other move is wanted, and the result of a move that was not requested is ignored.
 func TestShifterWaits(t *testing.T) {
 	s := NewShifter(ShiftConfig{})
 	r := far()

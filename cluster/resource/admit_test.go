@@ -90,8 +90,8 @@ func frees(j *Tenant, host string, kind int, early bool, delay float64) float64 
 	return sum
 }
 
-// After a yes every host that was asked of is within its capacity, or no worse off than before where nothing was
-// wanted; nobody gives more than it can, and nobody loses more than the job gains. After a no without a price not even
+// After a yes every host in the question is within its capacity, or no worse off than before where nothing was wanted;
+// no job gives more than it can, and no job loses more than the asking job gains. After a no without a price not even
 // all jobs at their limits, tried on a grid, would have been enough.
 func TestAdmitFeasible(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

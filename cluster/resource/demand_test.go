@@ -160,7 +160,7 @@ func TestLearnerRefuses(t *testing.T) {
 }
 
 // A job that is delayed by 1 s in rounds of 1 s halves what it uses: each of its 4 workers frees an eighth, and it is
-// as sensitive as one that is bound by the resource. One whose rounds stay the same is not sensitive at all.
+// as sensitive as one that is bound by the resource. A job with unchanged rounds is not sensitive at all.
 func TestGiving(t *testing.T) {
 	prior := Costs{Freed: Usage{1, 1, 1}, Sensitivity: Sensitivity{4, 4}}
 	g, err := NewGiving(prior)

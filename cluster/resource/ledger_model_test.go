@@ -13,9 +13,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is the ledger as dumb as possible: it keeps what was said, and what the ledger answered and ordered, and
-// computes everything else anew from that each time. It does not decide whom to delay, but knows what must hold
-// whoever it is.
+// naive is the simplest possible ledger: it keeps its input, and what the ledger answered and ordered, and computes
+// everything else again from that each time. It does not decide which job to delay, but knows what must hold for any
+// choice.
 type naive struct {
 	t        *rapid.T
 	l        *Ledger
@@ -75,7 +75,7 @@ func (m *naive) heed(orders []Order) {
 	}
 }
 
-// use of a host: exactly, where nobody is delayed; else the least and the most that it can be.
+// use of a host: exact where no job is delayed; else the least and the most that it can be.
 func (m *naive) uses(host string) (low, high Usage) {
 	low, high = m.strange[host], m.strange[host]
 	for _, name := range m.sorted() {
@@ -132,7 +132,7 @@ func (m *naive) check() {
 		if delayed != (len(s.For) > 0) {
 			m.t.Fatalf("job %+v: delayed for %v", j.order, s.For)
 		}
-		for _, f := range s.For { // who is alive, has a grant, and shares a host
+		for _, f := range s.For { // each is alive, has a grant, and shares a host
 			o := m.jobs[f]
 			if o == nil || o.extra == nil || f == name || !slices.ContainsFunc(slices.Concat(o.Servers, o.Workers), (&account{Job: j.Job}).on) {
 				m.t.Fatalf("%s is delayed for %s", name, f)

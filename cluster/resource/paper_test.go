@@ -75,8 +75,8 @@ func TestPublishedDemand(t *testing.T) {
 	}
 }
 
-// The oracles: a server of 100 % and 100 MB/s; resnet20 asks; vgg13 with 8 workers, of which worker 3 takes 1.2 s
-// and the others 0.6 s, at step 1000; alexnet with 0.3 and 0.31 s, at step 5000. Published answers are outputs of
+// The oracles: a server of 100 % and 100 MB/s; resnet20 asks; vgg13 with 8 workers, where worker 3 takes 1.2 s and the
+// others 0.6 s, at step 1000; alexnet with 0.3 and 0.31 s, at step 5000. Published answers are outputs of
 // res_dist_managing.py's decision, run with other jobs' messages as written here; the others are its algebra with
 // units.
 func TestPublishedDecisions(t *testing.T) {

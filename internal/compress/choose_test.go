@@ -95,8 +95,8 @@ func TestTypical(t *testing.T) {
 	})
 }
 
-// TestGauge: the clock moves by a second each time it is looked at, so every step
-// seems to take one; where it stands still, steps seem to be free.
+// TestGauge: the clock moves by a second each time it is read, so every step seems to take one; when it does not move,
+// steps seem to be free.
 func TestGauge(t *testing.T) {
 	in := Typical()
 	for _, tick := range []float64{1, 0} {

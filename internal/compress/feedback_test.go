@@ -149,11 +149,10 @@ func TestFeedbackOutlivesNaN(t *testing.T) {
 	}
 }
 
-// TestSGDNeedsFeedback is gradient descent on ½Σλ(w − w*)² by two workers whose
-// gradients differ by ±b on 1 % of the parameters: as from data that are not
-// spread evenly. The differences cancel in the mean, but they are what top-k
-// of 1 % picks, in every step. With feedback the other parameters have their turn.
-// (Karimireddy et al. 2019, section 3, has such examples for signs.)
+// TestSGDNeedsFeedback is gradient descent on ½Σλ(w − w*)² by two workers with gradients that differ by ±b on 1 % of
+// the parameters: as from data that are not spread evenly. The differences cancel in the mean, but they are what top-k
+// of 1 % picks, in every step. With feedback the other parameters have their turn. (Karimireddy et al. 2019, section 3,
+// has such examples for signs.)
 func TestSGDNeedsFeedback(t *testing.T) {
 	const n, steps, rate = 1000, 4000, 0.05
 	target := randoms(n, 1)
@@ -208,7 +207,7 @@ func TestFeedbackOfParts(t *testing.T) {
 		if want := !slices.Contains([]string{"topk", "powe"}, c.Name()[:4]); ok != want {
 			t.Errorf("%s: can be cut: %v, want %v", c.Name(), ok, want)
 		}
-		if !ok || c.Name() == "int8-stochastic" { // whose random numbers go on from part to part
+		if !ok || c.Name() == "int8-stochastic" { // its random numbers go on from part to part
 			continue
 		}
 		whole, e := NewFeedback(c, n), make([]float32, n)

@@ -78,7 +78,7 @@ func TestHalfIsNearest(t *testing.T) {
 				all = append(all, halfValue(h, c.exponent, c.fraction))
 			}
 			src := append(patterns(20000, 3), special...)
-			for i := 0; i+1 < len(all); i += 7 { // ties, and their neighbours
+			for i := 0; i+1 < len(all); i += 7 { // ties, and the adjacent values
 				mid := float32((all[i] + all[i+1]) / 2)
 				src = append(src, mid, math.Nextafter32(mid, 0), math.Nextafter32(mid, inf), -mid)
 			}

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Who goes on with residual and memory sends the bytes of who never stopped; who forgets one of them does not.
+// A codec that goes on with residual and memory sends the bytes of one that never stopped; without one of them it does
+// not.
 func TestMemoryGoesOn(t *testing.T) {
 	const n = 3000
 	ms := []Matrix{{0, 40, 50}, {2100, 10, 30}}

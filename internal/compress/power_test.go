@@ -328,8 +328,7 @@ func TestAveragerLosesNothing(t *testing.T) {
 	}
 }
 
-// TestAveragerOutlivesNaN: all workers see it, and only in that matrix, and in
-// the next round nobody does.
+// TestAveragerOutlivesNaN: all workers see it, and only in that matrix, and in the next round no worker does.
 func TestAveragerOutlivesNaN(t *testing.T) {
 	const n = 4 + 20*20 + 20*20
 	as := averagers(t, 2, n, []Matrix{{4, 20, 20}, {404, 20, 20}}, 2)

@@ -11,7 +11,7 @@ import (
 func ExampleGemm() {
 	x := []float32{1, 2, 3, 4, 5, 6} // 2 samples of 3
 	w := []float32{1, 0, 0, 0, 1, 0} // 2 outputs of 3
-	y := []float32{10, 10, 10, 10}   // what is there already
+	y := []float32{10, 10, 10, 10}   // the initial value
 	kernel.Gemm(false, true, 2, 2, 3, 1, x, 3, w, 3, 1, y, 2)
 	fmt.Println(y)
 	// Output: [11 12 14 15]

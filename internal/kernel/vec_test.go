@@ -20,8 +20,7 @@ func equalBits(a, b float32) bool {
 	return math.Float32bits(a) == math.Float32bits(b) || a != a && b != b
 }
 
-// elementwise names each function with n operands, the first of which is written
-// (and read, for those that update).
+// elementwise names each function with n operands. The first operand is written (and read, for those that update).
 var elementwise = []struct {
 	name     string
 	operands int

@@ -86,7 +86,7 @@ func TestNormsClamp(t *testing.T) {
 	}
 }
 
-// After a turn a worker's directions are looked at anew: what came before says nothing of it.
+// After a turn a worker's directions are judged again from the start: earlier ones do not count.
 func TestSignsForget(t *testing.T) {
 	var s Signs
 	turns := func(cos float64) (after int) {
@@ -167,7 +167,7 @@ func TestSampler(t *testing.T) {
 	})
 }
 
-// fleet makes gradients: g + noise, of which flips turns some around.
+// fleet makes gradients: g + noise; flips turns some of them around.
 type fleet struct {
 	rnd   *rand.Rand
 	mean  []float32
@@ -211,8 +211,8 @@ func (c *fleet) run(a *Angles, updates, workers int, flips ...int) (int, Turn) {
 	return -1, Turn{}
 }
 
-// A worker whose sign is flipped is found, also where noise is five times the gradient, and taken back when it is well
-// again. Nobody else is.
+// A worker that flips the sign is found, also where noise is five times the gradient, and taken back when it is well
+// again. No other worker is.
 func TestFlipped(t *testing.T) {
 	for _, noise := range []float64{0.1, 1, 5} {
 		for _, workers := range []int{3, 4, 8} {
@@ -238,7 +238,7 @@ func TestFlipped(t *testing.T) {
 	}
 }
 
-// Where gradients are noise alone, nobody is flipped; of two workers nobody can tell who is.
+// With noise alone no worker is reported as flipped; of two workers the flipped one cannot be identified.
 func TestNobodyIsFlipped(t *testing.T) {
 	for seed := range uint64(2) {
 		c := newFleet(seed, 600, 1)
@@ -302,8 +302,8 @@ func epochs(rnd *rand.Rand, samples, elements int, batches []int, flips ...int) 
 	}
 }
 
-// Where learning has ended, batches without a common sample point against each other; nobody is flipped for that, be
-// batches of one size or not. That is as negative as Floor says, and by itself beyond the doubt that is wanted.
+// Where learning has ended, batches without a common sample point against each other. No worker is reported for that,
+// with batches of one size or not. That is as negative as Floor says, and alone exceeds the required certainty.
 func TestWithoutReplacement(t *testing.T) {
 	for _, batches := range [][]int{{16, 16, 16, 16}, {16, 16, 16}, {48, 16, 16, 6}} {
 		const samples = 256
@@ -370,7 +370,7 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// Two of five are found, and nobody else.
+// Two of five are found, and no other worker.
 func TestTwoFlipped(t *testing.T) {
 	c := newFleet(1, 2000, 1)
 	var a Angles
@@ -389,7 +389,7 @@ func TestTwoFlipped(t *testing.T) {
 	}
 }
 
-// A gradient that was taken back is neither judged nor held against others.
+// A gradient that was taken back is neither judged nor used to judge others.
 func TestVoid(t *testing.T) {
 	c := newFleet(1, 600, 0.5)
 	var a Angles

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Addresses for processes are each another one, of which nobody listens on any, and not among the ports that
+// Addresses for processes are all different; no process listens on any of them, and they are not among the ports that
 // connections get.
 func TestReserve(t *testing.T) {
 	var taken []string

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Every setting of a job is in one group of --help; --help shows the thirty that people who start a job need, and
+// Every setting of a job is in one group of --help; --help shows the thirty that most users need to start a job, and
 // --help-all shows all.
 func TestHelpGroups(t *testing.T) {
 	var j Job

@@ -30,8 +30,7 @@ func load(t *testing.T, role Role, env string, args ...string) (*Job, []string, 
 	return &j, warnings, j.Validate()
 }
 
-// Every program starts with its defaults, except that a server on all addresses
-// must be told that nobody else is there.
+// Every program starts with its defaults, except that a server on all addresses needs a token or --insecure.
 func TestDefaultsAreValid(t *testing.T) {
 	for _, c := range []struct {
 		role Role

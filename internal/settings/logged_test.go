@@ -43,7 +43,7 @@ func TestFromLog(t *testing.T) {
 	}
 }
 
-// What a log does not have is the default, what nobody knows is left out, and a value that cannot be is named.
+// A setting that a log lacks has its default, an unknown one is left out, and an invalid value is named.
 func TestFromLogOfOthers(t *testing.T) {
 	j, err := FromLog([]byte(`{"workers": 9, "compress": "none", "invented": [1]}`))
 	if err != nil || j.Workers != 9 || j.Compress != "none" || j.Batch == 0 || j.Config.IsSet("compress") || !j.Config.IsSet("workers") {

@@ -124,7 +124,7 @@ func TestConfigFromVariable(t *testing.T) {
 	}
 }
 
-// A file that STAR_CONFIG names may be of a job, whose settings a tool need not have; one that --config names may not.
+// A file that STAR_CONFIG names may belong to a job, with settings that a tool lacks; one that --config names may not.
 func TestConfigOfAJob(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "job.yaml")
 	if err := os.WriteFile(file, []byte("name: other\nreplicas: 2\nrank: 1"), 0o666); err != nil {

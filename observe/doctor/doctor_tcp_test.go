@@ -22,7 +22,7 @@ import (
 	"star/transport/wire"
 )
 
-// find returns the only result whose check begins so.
+// find returns the only result with a check that has this prefix.
 func find(t *testing.T, r *Report, check string) Result {
 	t.Helper()
 	var found []Result
@@ -250,7 +250,7 @@ func TestPorts(t *testing.T) {
 }
 
 func TestAdvertiseUnreachable(t *testing.T) {
-	// 192.0.2.0/24 is for documentation and is nobody's (RFC 5737).
+	// 192.0.2.0/24 is reserved for documentation; no host has such an address (RFC 5737).
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	expect(t, advertise(ctx, "192.0.2.1:7070"), Fail, "not even reachable", "firewall")

@@ -165,8 +165,7 @@ func TestJudgeVersion(t *testing.T) {
 }
 
 func TestJudgeTrips(t *testing.T) {
-	// The peer is 10 s ahead; the shortest exchange takes 2 ms, of which 0.5 ms
-	// are the way there.
+	// The peer is 10 s ahead; the shortest exchange takes 2 ms, with 0.5 ms for the way there.
 	at := func(sent, there, back time.Duration) trip {
 		return trip{int64(sent), int64(sent + there + 10*time.Second), int64(sent + there + back)}
 	}

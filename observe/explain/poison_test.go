@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Gradients that did not belong are told once for each worker and cause.
+// Gradients that did not belong are reported once for each worker and cause.
 func TestPoison(t *testing.T) {
 	l := newLog("ps")
 	l.rounds(10, 1, 1, 1, 1)

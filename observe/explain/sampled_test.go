@@ -16,8 +16,8 @@ type file struct{ *bytes.Buffer }
 
 func (file) Close() error { return nil }
 
-// A log whose records are sampled tells the same story as the full one: the same workers are slow from the same
-// iterations to the same ones, by as much, and for the same causes.
+// A log with sampled records gives the same story as the full one: the same workers are slow from the same iterations
+// to the same ones, by as much, and for the same causes.
 func TestSampledStory(t *testing.T) {
 	const workers = 64
 	story := func(sampled bool) (*Story, string) {

@@ -75,7 +75,7 @@ func (l *log) story(t testing.TB) *Story {
 // about compares times in the sixth digit: they are sums of what was printed.
 func about(got time.Duration, want float64) bool { return math.Abs(got.Seconds()-want) < 1e-6 }
 
-// Worker 2 is slow from its iteration 30 to 69, and at 50 somebody changes the mode.
+// Worker 2 is slow from its iteration 30 to 69, and at 50 the mode changes.
 func slowForAWhile() *log {
 	l := newLog("ps")
 	l.rounds(30, 1, 1, 1, 1)
@@ -114,7 +114,7 @@ func TestEpisode(t *testing.T) {
 	}
 }
 
-// What stands still during an evaluation is no slowness of the mode.
+// A pause during an evaluation does not count as slowness of the mode.
 func TestGainsLeaveOutEvaluations(t *testing.T) {
 	l := newLog("ps")
 	l.rounds(10, 1, 1, 1, 1)
@@ -128,7 +128,7 @@ func TestGainsLeaveOutEvaluations(t *testing.T) {
 	}
 }
 
-// After two firings nobody can say what a change brought.
+// Two firings are too few to say what a change brought.
 func TestGainNeedsTime(t *testing.T) {
 	l := newLog("ps")
 	l.rounds(10, 1, 1, 1, 1)
@@ -152,8 +152,8 @@ func TestGainNeedsEverybody(t *testing.T) {
 	}
 }
 
-// A change of mode that was made before somebody became slow is not what was done about it, and
-// what was waited before, or by the slow worker itself, was not for it.
+// A change of mode that was made before any worker became slow is not the action of the episode, and waits before it,
+// or of the slow worker itself, do not count for it.
 func TestWhatIsNotOfAnEpisode(t *testing.T) {
 	l := newLog("ps")
 	l.rounds(20, 1, 1, 1, 1.1)
@@ -172,7 +172,7 @@ func TestWhatIsNotOfAnEpisode(t *testing.T) {
 	}
 }
 
-// While shards store a gradient, its worker waits for nobody.
+// While shards store a gradient, its worker waits for no other worker.
 func TestTransitIsNoWait(t *testing.T) {
 	l := newLog("ps")
 	l.say(`{"type":"record","t":9,"worker":0,"step":0,"at":9,"compute":1,"wait":3,"transit":1,"samples":1}`)
@@ -236,7 +236,7 @@ func TestRiders(t *testing.T) {
 	}
 }
 
-// Where the job itself says what it found and saw, that is told.
+// Where the job itself logged what it found and saw, the story shows that.
 func TestTheJobsOwnWords(t *testing.T) {
 	l := newLog("ps")
 	l.rounds(30, 1, 1, 1, 1)
@@ -261,7 +261,7 @@ func TestTheJobsOwnWords(t *testing.T) {
 	}
 }
 
-// In an all-reduce everybody's exchange ends together: what is longer than the shortest is a wait.
+// In an all-reduce the exchanges of all ranks end together: what is longer than the shortest is a wait.
 func TestRingWaits(t *testing.T) {
 	l := newLog("allreduce")
 	for i := range 30 {
@@ -281,7 +281,7 @@ func TestRingWaits(t *testing.T) {
 	}
 }
 
-// A slow worker's episode ends when it is gone; what it says of impossible times is told, and not used.
+// A slow worker's episode ends when it is gone; records with impossible times are reported, and not used.
 func TestGoneAndOdd(t *testing.T) {
 	l := newLog("ps")
 	l.rounds(20, 1, 1, 3, 1)
@@ -328,7 +328,7 @@ func TestResumed(t *testing.T) {
 	}
 }
 
-// Who was ended by a signal has not failed.
+// A job that was ended by a signal has not failed.
 func TestEnds(t *testing.T) {
 	for why, want := range map[string]string{"": "", "worker 1 is gone": "The job failed: worker 1 is gone\n", (&job.SignalError{Signal: syscall.SIGTERM}).Error(): "The job was ended by a signal: terminated\n"} {
 		s := slowForAWhile().story(t)
@@ -393,7 +393,7 @@ func TestColour(t *testing.T) {
 	}
 }
 
-// The pictures are ones; in SVG, what is named is there.
+// The pictures are valid; the SVG has all names.
 func TestPicture(t *testing.T) {
 	l := slowForAWhile()
 	l.say(`{"type":"noise","t":%g,"version":1,"scale":100}`, l.t)
@@ -485,8 +485,8 @@ func FuzzStory(f *testing.F) {
 	})
 }
 
-// A shard that moves by itself is told with what it brought, one that went back with that, one that was moved by hand
-// without any, and one that stayed with the reason.
+// The story shows a shard that moved by itself with its gain, one that went back with its gain, one that was moved by
+// hand without a gain, and one that stayed with the reason.
 func TestShifts(t *testing.T) {
 	l := slowForAWhile()
 	l.say(`{"type":"shift","t":160,"event":"wanted","shard":1,"from":0,"to":2,"predicted_gain":0.4,"seen_gain":null,"why":"a link is full"}`)
@@ -515,7 +515,7 @@ func TestShifts(t *testing.T) {
 	}
 }
 
-// A rank that nobody has had is not one of the job's workers.
+// A rank that no process has had is not one of the job's workers.
 func TestRanksThatNobodyHad(t *testing.T) {
 	l := newLog("ps")
 	text := strings.Replace(l.String(), `"plan":"ssgd"}`, `"plan":"ssgd","absent":[2,3]}`, 1)

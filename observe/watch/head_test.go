@@ -19,7 +19,7 @@ type closer struct{ io.Writer }
 
 func (closer) Close() error { return nil }
 
-// job is one whose rows a test makes up.
+// job is a job with rows that a test makes up.
 type job struct {
 	t    *testing.T
 	head *Head
@@ -124,7 +124,7 @@ func TestSlowRankIsNamed(t *testing.T) {
 	}
 }
 
-// With nobody slow nobody is blamed.
+// Without a slow worker, no worker is blamed.
 func TestNobodyIsBlamed(t *testing.T) {
 	j := newJob(t, 8)
 	for n := range int64(2000) {

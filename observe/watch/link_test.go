@@ -95,7 +95,7 @@ func TestWrongToken(t *testing.T) {
 
 // Where one side has certificates and the other has none, both say so, and what to do.
 func TestLinkOfTLSAndNone(t *testing.T) {
-	t.Parallel() // who waits for TLS waits for greetTime
+	t.Parallel() // a side that waits for TLS waits for greetTime
 	authority := httptest.NewTLSServer(nil)
 	authority.Close()
 	for _, x := range []struct {
@@ -123,7 +123,7 @@ func TestLinkOfTLSAndNone(t *testing.T) {
 	}
 }
 
-// One certificate does for all hosts of a job: who has its key is one of them, whatever name it has.
+// One certificate does for all hosts of a job: a peer that has its key is one of them, whatever name it has.
 func TestLinkWithKeyOfTheJob(t *testing.T) {
 	pair := func(names ...string) (tls.Certificate, *x509.Certificate) {
 		t.Helper()
@@ -172,7 +172,7 @@ func TestLinkWithKeyOfTheJob(t *testing.T) {
 	<-l.ended
 }
 
-// A head that is gone, or never was, makes nobody wait; rows that do not fit are counted.
+// A head that is gone, or never was, makes no worker wait; rows that do not fit are counted.
 func TestHeadIsGone(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -195,7 +195,7 @@ func TestHeadIsGone(t *testing.T) {
 	}
 }
 
-// Who says what is none is let go, and what came before counts.
+// The head disconnects a peer that sends invalid rows, and keeps the rows before.
 func TestBytesThatAreNoRows(t *testing.T) {
 	for _, bytes := range []string{"GET / HTTP/1.1\r\n\r\n", "{}\n", strings.Repeat("x", 1<<16)} {
 		addr, _, refused := head(t, "")

@@ -8,8 +8,8 @@ import (
 	"star"
 )
 
-// recalled is a history of three ranks that compute 40 ms, of which rank 2 takes so much more. Who came last exchanged
-// for as long as last says of a step.
+// recalled is a history of three ranks that compute 40 ms, where rank 2 takes longer by more. The exchange of the last
+// rank takes last(step).
 func recalled(steps int, more time.Duration, last func(step int) time.Duration) *history {
 	h := &history{n: 3, batch: 16}
 	for s := range steps {
@@ -55,7 +55,7 @@ func TestSavingsOfExchanges(t *testing.T) {
 	}
 }
 
-// At the end of a job in which nobody was slow it is said what a busy host cost.
+// At the end of a job without a slow worker the report says what a busy host cost.
 func TestSavingsWithoutAnybodySlow(t *testing.T) {
 	j := newJob(t, 3)
 	for s := range int64(100) {

@@ -173,7 +173,7 @@ func hostile(t *testing.T) *State {
 		runlog.Verdict{Event: "slow", Slowdown: 2, Cause: evil, Evidence: []runlog.Evidence{{Text: evil}}}, runlog.Checkpoint{ID: evil, Err: evil}, runlog.Leave{Why: evil})
 }
 
-// A report is one file: it asks nobody for anything, and what a log says does not end its data.
+// A report is one self-contained file: it loads nothing, and no text of a log ends its data.
 func TestReport(t *testing.T) {
 	var b bytes.Buffer
 	if err := Report(&b, hostile(t)); err != nil {
@@ -386,7 +386,7 @@ func TestTap(t *testing.T) {
 		log.Write(0, runlog.Start{Format: 1, Program: "p", Job: "j", Config: json.RawMessage("{}")})
 		log.Write(at, runlog.Train{Workers: 2, Plan: "ssgd", Limit: 100})
 		iterations(300)
-		tap.take(0, new(batch)) // somebody wants it
+		tap.take(0, new(batch)) // a reader wants it
 		iterations(lines)
 		file, err := os.Open(name)
 		if err != nil {

@@ -56,7 +56,7 @@ func (l *log) read() (*Run, error) {
 	return r.Run(s)
 }
 
-// two is a run of two workers, the second of which takes three times as long, over four updates.
+// two is a run of two workers over four updates; the second worker takes three times as long.
 func two() *log {
 	l := begin("ps", "ssgd", 2)
 	for k := range 4 {
@@ -81,7 +81,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 100 ms, of which 60 compute, 30 come before, and 10 after; half the samples are 30 less.
+	// 100 ms: 60 compute, 30 come before, and 10 after; half the samples are 30 less.
 	if got := times.Spend(0, 2, 0, 0.5); got.Total().Round(ms) != 70*ms || got.Load.Round(ms) != 30*ms || got.Compute.Round(ms) != 30*ms {
 		t.Errorf("half a share of worker 0: %v", got)
 	}
@@ -153,7 +153,7 @@ func TestPriceOfTheOptimiser(t *testing.T) {
 	}{
 		{`,"optimizer":"momentum","momentum":0.9`, 0.9},
 		{`,"optimizer":"nesterov","momentum":0.5`, 0.5},
-		{`,"optimizer":"sgd","momentum":0.9`, 0}, // it is there, and not looked at
+		{`,"optimizer":"sgd","momentum":0.9`, 0}, // the value is present, and ignored
 		{`,"optimizer":"adam","momentum":0.9`, 0.9},
 		{``, 0},
 	} {
@@ -209,7 +209,7 @@ func TestPriceOfTheOptimiser(t *testing.T) {
 	}
 }
 
-// In an all-reduce what counts as the exchange is that of who waited least.
+// In an all-reduce what counts as the exchange is that of the rank that waited least.
 func TestExchange(t *testing.T) {
 	l := begin("allreduce", "ssgd", 2)
 	l.record(1.35, 1, 0, 0, `,"compute":0.3,"push":0.05`)

@@ -30,7 +30,7 @@ type firing struct {
 	gen int64 // of the coordinator that made it
 }
 
-// holding is a copy: who holds it knows the gradients and firings that are in it.
+// holding is a copy: its holder knows the gradients and firings that are in it.
 type holding struct {
 	replica.Copy
 	has map[replica.Gradient]bool
@@ -76,7 +76,7 @@ type world struct {
 	net     []func() // delivers one message
 	history map[int64]replica.Gradient
 	seen    map[[2]int64]uint64 // by shard and version: what a worker read
-	answers map[[2]int64]int    // by shard and term: who answered
+	answers map[[2]int64]int    // by shard and term: the server that answered
 }
 
 func (w *world) send(deliver func()) { w.net = append(w.net, deliver) }
@@ -147,7 +147,7 @@ func (w *world) push(s, shard int, g replica.Gradient, term int64) {
 		w.t.Fatalf("server %d, term %d, took a gradient of term %d", s, h.Term(), term)
 	}
 	h.has[g] = true
-	if h.Primary() && term < h.Term() { // its worker does not know of everybody
+	if h.Primary() && term < h.Term() { // its worker does not know of all copies
 		for o := range w.servers {
 			if f := w.copyAt(o, shard); f != nil && o != s && f.Term() == h.Term() {
 				w.send(func() { w.push(o, shard, g, 0) })
@@ -295,7 +295,7 @@ func (w *world) pull(s, shard, i int, term, step int64) {
 	})
 }
 
-// tell has everybody know the view of a shard.
+// tell sends the view of a shard to all processes.
 func (w *world) tell(shard int) {
 	v := w.c.table.View(shard)
 	for s := range w.servers {
@@ -315,7 +315,7 @@ func (w *world) tell(shard int) {
 	}
 }
 
-// lose takes a server out; false: somebody else's copy is the last one.
+// lose takes a server out; false: a copy on it is the last one of a shard.
 func (w *world) lose(s int) bool {
 	for shard := range shards {
 		if v := w.c.table.View(shard); v.Has(s) && v.Copies() == 1 {
@@ -468,7 +468,7 @@ func TestNothingThatWasSeenIsLost(t *testing.T) {
 	})
 }
 
-// settle has everything delivered. Then everybody is done, and every copy is the same.
+// settle delivers all messages. Then all workers are done, and every copy is the same.
 func (w *world) settle() {
 	for range 200 {
 		done := true

@@ -442,7 +442,7 @@ func TestForgedManifest(t *testing.T) {
 	}
 }
 
-// What the folder is called is held against the manifest, and what the manifest says of progress is passed on.
+// The name of the folder is checked against the manifest, and what the manifest says of progress is passed on.
 func TestFolderName(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, Name(4, 1))
@@ -687,8 +687,7 @@ func TestLatestAndKeep(t *testing.T) {
 	if v, skipped := latest(); v != 10 || skipped != 1 {
 		t.Errorf("latest is %d with %d skipped, want 10 with 1", v, skipped)
 	}
-	// Incomplete ones: one left from a crash, one being written now; and things
-	// that are none of our business.
+	// Incomplete ones: one left from a crash, one being written now; and files and folders that are not checkpoints.
 	for _, name := range []string{Name(5, 1), Name(11, 2), "ckpt-7-g1", "ckpt-000000000001-g1.bak", "notes"} {
 		if err := os.Mkdir(filepath.Join(root, name), 0o777); err != nil {
 			t.Fatal(err)
@@ -919,7 +918,7 @@ for name in sorted(h):
 	}
 }
 
-// A layout whose tensors have an unknown type, or do not follow each other in words, is damaged.
+// A layout with tensors that have an unknown type, or do not follow each other in words, is damaged.
 func TestTypedLayoutIsChecked(t *testing.T) {
 	for name, layout := range map[string][]TensorSpec{
 		"unknown":      {{Name: "b", Shape: []int{3}, DType: "F31"}},

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// killing is a disk whose process kills itself, as kill -9 does, at the step-th call.
+// killing is a disk that kills its process, as kill -9 does, at the step-th call.
 type killing struct {
 	crashing
 }
@@ -55,7 +55,7 @@ func (f *killingFile) Write(b []byte) (n int, err error) {
 }
 func (f *killingFile) Sync() error { return f.d.at(f.file.Sync) }
 
-// kill -9 at every write point of a save of three shards, in a process of its own: a whole checkpoint is there
+// kill -9 at every write point of a save of three shards, in a process of its own: a whole checkpoint exists
 // afterwards, and the next try goes through.
 func TestKillAtEveryStep(t *testing.T) {
 	if at, err := strconv.Atoi(os.Getenv(killAt)); err == nil {
@@ -65,7 +65,7 @@ func TestKillAtEveryStep(t *testing.T) {
 		}
 		return
 	}
-	runtime.LockOSThread() // who starts them must live
+	runtime.LockOSThread() // the thread that starts the children must live
 	defer runtime.UnlockOSThread()
 	killed := 0
 	for at := 1; ; at++ {
@@ -75,7 +75,7 @@ func TestKillAtEveryStep(t *testing.T) {
 		}
 		dir := filepath.Join(root, Name(2, 1))
 		cmd := exec.Command(os.Args[0], "-test.run=^TestKillAtEveryStep$")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // nobody outlives a test that has timed out
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the child ends with a test that times out
 		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", killAt, at), killAt+"_DIR="+dir)
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -127,9 +127,8 @@ func (f *crashingFile) Sync() error {
 	return f.file.Sync()
 }
 
-// However far a save gets before the power goes, the newest checkpoint is whole:
-// the one before, or this one if its manifest made it. A save that returned
-// without error is there whatever is lost.
+// However far a save gets before the power goes, the newest checkpoint is whole: the one before, or this one if its
+// manifest made it. A save that returned without error exists whatever is lost.
 func TestCrashAtEveryStep(t *testing.T) {
 	for _, lose := range []bool{false, true} {
 		for at := 1; ; at++ {

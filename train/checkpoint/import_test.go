@@ -161,7 +161,7 @@ func TestImportRefuses(t *testing.T) {
 	}
 }
 
-// FuzzImport: whatever the file, there is an error that says whose it is, or a checkpoint that verifies.
+// FuzzImport: for any file, the result is an error that blames the file, or a checkpoint that verifies.
 func FuzzImport(f *testing.F) {
 	f.Add([]byte(nil))
 	head, _ := appendHeader(nil, []Tensor{{Name: "w", DType: "F32", Shape: []int64{3, 4}}, {Name: "b", DType: "BF16", Shape: []int64{3}}, {Name: "bn.mean", DType: "F64", Shape: []int64{2}}}, nil)
@@ -210,8 +210,8 @@ func TestNotFinite(t *testing.T) {
 	}
 }
 
-// A pipe in the place of a file of a checkpoint, or of what is converted, is refused at once: to open it would wait
-// for who writes.
+// A pipe in the place of a file of a checkpoint, or of what is converted, is refused at once: to open it would wait for
+// a writer.
 func TestPipesAreRefused(t *testing.T) {
 	mkfifo, err := exec.LookPath("mkfifo")
 	if err != nil {

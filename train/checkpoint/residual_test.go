@@ -91,7 +91,7 @@ func TestResidualsAlone(t *testing.T) {
 	}
 }
 
-// What is wrong with a residual is found when it is opened, and by who completes the checkpoint.
+// A damaged residual is found when it is opened, and by the process that completes the checkpoint.
 func TestResidualsAreChecked(t *testing.T) {
 	j := job{n: 1000, version: 7}
 	root := t.TempDir()

@@ -8,7 +8,7 @@ import (
 	"star/internal/flightrecorder"
 )
 
-// stuck is a disk that does not flush before it is told to.
+// stuck is a disk that does not flush before the test allows it.
 type stuck struct {
 	quick
 	flushes, on chan struct{}
@@ -74,7 +74,7 @@ func TestWaitsAreListed(t *testing.T) {
 	}
 }
 
-// slow is a store that answers when it is told to.
+// slow is a store that answers when the test allows it.
 type slow struct {
 	store
 	asked, answer chan struct{}

@@ -7,8 +7,8 @@ import (
 	"star/train/data"
 )
 
-// Three workers with different shares take turns. Nobody tells them which
-// samples are left; after one epoch each has been used once.
+// Three workers with different shares take turns. No coordinator assigns the remaining samples; after one epoch each
+// has been used once.
 func ExampleStream() {
 	stream := data.Stream{Seed: 1, N: 12}
 	position := int64(0)

@@ -81,7 +81,7 @@ func packed(b []byte) []byte {
 	return out.Bytes()
 }
 
-// cifarRecord is one record whose image counts up from first.
+// cifarRecord is one record with an image that counts up from first.
 func cifarRecord(first byte, labels ...byte) []byte {
 	b := slices.Clone(labels)
 	for i := range cifarImage {

@@ -10,8 +10,7 @@ import (
 	"star/train"
 )
 
-// counting is a data set whose one feature is the number of the sample. It
-// counts fills, and fails for one sample.
+// counting is a data set with the number of the sample as its one feature. It counts fills, and fails for one sample.
 type counting struct {
 	n, fills, bad int
 	gate          chan struct{} // if set, each fill waits for it
@@ -102,8 +101,7 @@ func TestLoaderPrefetches(t *testing.T) {
 	})
 }
 
-// A batch belongs to the caller, who may change it, and is made anew when its
-// range is asked for again.
+// A batch belongs to the caller, which may change it, and is made again when its range is asked for again.
 func TestLoaderForgetsWhatItHandedOut(t *testing.T) {
 	l := NewLoader(&counting{n: 10, bad: -1}, Stream{Ordered: true})
 	defer l.Close()

@@ -42,7 +42,8 @@ func TestMadeGolden(t *testing.T) {
 	}
 }
 
-// Every figure is there, differs from all others, and leaves some ground: nothing but its form says which class it is.
+// Every figure is present, differs from all others, and leaves some ground: nothing but its form says which class it
+// is.
 func TestShapes(t *testing.T) {
 	areas := map[string]int{}
 	for class, in := range figures {

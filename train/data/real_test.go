@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// realData is a folder of real files: $STAR_DATA, or shared/data beside a
-// folder above this one. The test is skipped where there is none.
+// realData is a folder of real files: $STAR_DATA, or shared/data beside a folder above this one. The test is skipped
+// without such a folder.
 func realData(t *testing.T, name string) string {
 	t.Helper()
 	dirs := []string{os.Getenv("STAR_DATA")}
@@ -36,7 +36,7 @@ func TestRealMNIST(t *testing.T) {
 	if trainPart.Len() != 60000 || testPart.Len() != 10000 || trainPart.Input().Classes != 10 {
 		t.Errorf("%d and %d samples of %d classes", trainPart.Len(), testPart.Len(), trainPart.Input().Classes)
 	}
-	// The constants that everybody writes into their MNIST scripts.
+	// The constants that are common in MNIST scripts.
 	s := trainPart.(*pixels).scale
 	if math.Abs(s.mean[0]-0.1307) > 5e-5 || math.Abs(s.std[0]-0.3081) > 5e-5 {
 		t.Errorf("mean %.5f, deviation %.5f, want 0.1307 and 0.3081", s.mean[0], s.std[0])

@@ -17,15 +17,12 @@ import (
 	"star/train/traintest"
 )
 
-// Defects of gorgonia v0.9.18, found by running it, and what keeps us from each.
-// TestGraphsHoldOurOperationsAlone keeps all that sit in its operations away:
-// SoftMax takes the first element of the tensor for the maximum of each row, and
-// shares its hash with LogSoftMax; Sum and Mean over the last two axes of four,
-// InverseSqrt, Log2 and Dropout with p = 0 have wrong gradients;
-// GlobalAveragePool2D and LogSumExp panic in Grad; MaxPool2D of NaN indexes −1 on a
-// goroutine where nobody can recover; BatchNorm forgets its running statistics when
-// told that it trains. The tests below it are about the rest, and about our
-// replacements.
+// Defects of gorgonia v0.9.18, found by running it, and what keeps us from each. TestGraphsHoldOurOperationsAlone keeps
+// all that sit in its operations away: SoftMax takes the first element of the tensor for the maximum of each row, and
+// shares its hash with LogSoftMax; Sum and Mean over the last two axes of four, InverseSqrt, Log2 and Dropout with p =
+// 0 have wrong gradients; GlobalAveragePool2D and LogSumExp panic in Grad; MaxPool2D of NaN indexes −1 on a goroutine
+// where no caller can recover; BatchNorm forgets its running statistics when it enters training mode. The tests below
+// it are about the rest, and about our replacements.
 //
 // That this test runs at all shows that go4.org/unsafe/assume-no-moving-gc is new
 // enough for this Go: with the version that gorgonia asks for, every program that

@@ -94,11 +94,10 @@ func (c curve) batch(step int) train.Batch {
 	return b
 }
 
-// Our models are PyTorch's: from the same parameters, on the same batches, with
-// the same plain SGD, the loss of each of 100 steps (fewer for VGG-11 and
-// MobileNetV2) is the same within 1e-3 relative, and so is that of evaluation mode
-// afterwards, which stands on the running statistics; the norm of the first
-// gradient of every tensor is the same within 1e-4.
+// Our models are PyTorch's: from the same parameters, on the same batches, with the same plain SGD, the loss of each of
+// 100 steps (fewer for VGG-11 and MobileNetV2) is the same within 1e-3 relative, and so is that of evaluation mode
+// afterwards, which uses the running statistics; the norm of the first gradient of every tensor is the same within
+// 1e-4.
 func TestParity(t *testing.T) {
 	if testing.Short() {
 		t.Skip("about numbers, not about races")

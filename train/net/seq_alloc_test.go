@@ -1,7 +1,6 @@
 //go:build !race
 
-// Under the race detector sync.Pool forgets on purpose, and the matrix product
-// makes its packing memory anew.
+// Under the race detector sync.Pool forgets on purpose, and the matrix product allocates its packing memory again.
 
 package net
 

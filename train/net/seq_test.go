@@ -314,7 +314,7 @@ func checkLayer(t *testing.T, l Layer, x []float32, n int, f func(in [][]float64
 	for range 2 {
 		for _, p := range l.Params() {
 			for i := range p.G {
-				p.G[i] = 1 // a layer adds to what is there
+				p.G[i] = 1 // a layer adds to the existing value
 			}
 		}
 		y = l.Forward(x)
@@ -617,9 +617,8 @@ func TestSoftmaxPrefix(t *testing.T) {
 	}
 }
 
-// The initial distributions are PyTorch's defaults, as the comments of the
-// layers say. A uniform distribution is told by its bound and its variance, a
-// third of the bound's square.
+// The initial distributions are PyTorch's defaults, as the comments of the layers say. A uniform distribution is
+// identified by its bound and its variance, a third of the bound's square.
 func TestSequenceInitialDistributions(t *testing.T) {
 	text := train.Input{Shape: []int{40}, Classes: 50, Tokens: true}
 	const (
@@ -706,7 +705,7 @@ func TestSequenceInitialDistributions(t *testing.T) {
 	}
 }
 
-// Zero for ff stands for four times the width.
+// Zero for ff means four times the width.
 func TestTransformerInnerWidth(t *testing.T) {
 	for model, want := range map[string]int{"transformer:width=12,heads=2": 48, "transformer:width=12,heads=2,ff=7": 7} {
 		spec, err := Parse(model)

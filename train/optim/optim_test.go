@@ -267,7 +267,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// A zero that somebody gave is a zero, whatever the optimiser and the schedule.
+// An explicit zero is a zero, whatever the optimiser and the schedule.
 func TestGivenZero(t *testing.T) {
 	for _, c := range []Config{
 		{LR: 0},

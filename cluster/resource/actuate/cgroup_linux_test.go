@@ -176,7 +176,7 @@ func TestQuotaThatFails(t *testing.T) {
 	}
 }
 
-// What a process of the same number has left is taken away if nobody is in it.
+// A group left by an earlier process with the same PID is removed if no process is in it.
 func TestQuotaAfterAnotherLife(t *testing.T) {
 	for inhabitant, wants := range map[string]string{"": "", strconv.Itoa(sleeper(t).Process.Pid): "without a lease"} {
 		s, pid := store(t), sleeper(t).Process.Pid

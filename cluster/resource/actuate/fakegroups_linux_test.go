@@ -13,10 +13,10 @@ import (
 	"testing"
 )
 
-// fakeGroups is a version 2 hierarchy of control groups in a folder, with the kernel's rules as
-// far as they concern us: a process is in one group; what is not handed on is not there; a group whose children
-// have controllers holds no processes, but for the root; only an empty group without
-// children can be removed. Its state is the folder, so that it outlives a process.
+// fakeGroups is a version 2 hierarchy of control groups in a folder, with those of the kernel's rules that concern us:
+// a process is in one group; a controller that is not delegated does not exist; a group that enables controllers for
+// its children holds no processes, but for the root; only an empty group without children can be removed. Its state is
+// the folder, so that it outlives a process.
 type fakeGroups struct{ dir string }
 
 func (f fakeGroups) root() string { return filepath.Join(f.dir, "cg") }
@@ -42,7 +42,7 @@ func (f fakeGroups) put(name, text string) {
 	}
 }
 
-// system is one whose control groups are these. The process pid is in job/main.
+// system is a system with these control groups. The process pid is in job/main.
 func (f fakeGroups) system(pid int) *system {
 	f.put("cg/job/main/cgroup.procs", strconv.Itoa(pid)+"\n")
 	y := realSystem()

@@ -64,8 +64,7 @@ func pauses(t *testing.T, g *Governor, want time.Duration) {
 	}
 }
 
-// An order is a pause from the next iteration on, on top of the limit from the start. It lapses
-// when nobody renews it.
+// An order is a pause from the next iteration on, on top of the limit from the start. It lapses when it is not renewed.
 func TestGovernorPaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _, log := governed(t, Config{Base: Limit{Delay: 10 * ms}})
@@ -93,7 +92,7 @@ func TestGovernorPaces(t *testing.T) {
 		time.Sleep(time.Hour)
 		pauses(t, g, 50*ms) // without an end it stays
 
-		// An order that cannot be is none.
+		// An invalid order is rejected.
 		for _, d := range []time.Duration{-ms, time.Hour} {
 			if err := g.Delay(d, 0); err == nil || !strings.Contains(err.Error(), "delay:") {
 				t.Errorf("%v: %v", d, err)
@@ -198,7 +197,7 @@ func TestStartRefuses(t *testing.T) {
 	}
 }
 
-// A limit of two parts of which the second fails leaves nothing of the first.
+// A limit of two parts leaves nothing of the first part if the second fails.
 func TestStartThatFailsHalfway(t *testing.T) {
 	f := newFakeGroups(t)
 	s := OpenStore(filepath.Join(t.TempDir(), "leases"))

@@ -63,7 +63,7 @@ func TestPauseEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// One order slows everybody who asks, and ends for all.
+// One order slows every caller that asks, and ends for all.
 func TestPauseOfSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(Pacer)

@@ -101,9 +101,8 @@ func child(t *testing.T, life string, kill int, env ...string) (killed bool, sai
 	return false, ""
 }
 
-// A process is killed before each of its changes, one life for each; whoever comes next undoes what
-// there is, and is itself killed before each of its changes. At last one lives, and
-// everything is as it was before.
+// A process is killed before each of its changes, one life for each; the next process undoes the changes that it finds,
+// and is itself killed before each of its changes. At last one lives, and everything is as it was before.
 func TestKilledAnywhere(t *testing.T) {
 	t.Run("cgroup", func(t *testing.T) {
 		if os.Getuid() != 0 {

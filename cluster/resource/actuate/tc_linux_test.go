@@ -91,8 +91,8 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// Limits that somebody else has removed, or put in their place, are no error to undo, and
-// what is not ours stays.
+// Undo returns no error for limits that another process has removed or replaced, and leaves other processes' limits in
+// place.
 func TestUnshapeLeavesOthersAlone(t *testing.T) {
 	ns, s := namespace(t), store(t)
 	c := NewTC(s, "a test", ns, "d0")

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child is a Config whose sampler is the test binary.
+// child is a Config with the test binary as its sampler.
 func child(t *testing.T, name string) Config {
 	t.Helper()
 	if children[name] == nil {

@@ -242,8 +242,8 @@ func TestProbeNothing(t *testing.T) {
 	}
 }
 
-// How a GPU is named, and what is said when there is none of the name. Whatever was
-// started is shut down, and nothing is called that was not started.
+// The names that select a GPU, and the error when no GPU has the name. Whatever was started is shut down, and nothing
+// is called that was not started.
 func TestOpen(t *testing.T) {
 	for _, c := range []struct {
 		name, device string

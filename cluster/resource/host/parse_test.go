@@ -115,7 +115,7 @@ func TestRates(t *testing.T) {
 	c.at = b.at.Add(time.Second)
 	c.throttled = total{350 * time.Millisecond, c.at}
 	c.pressure = total{b.pressure.sum + 1100*time.Millisecond, c.at} // a bit more than there was
-	c.cpu.total -= 5000                                              // the counters began anew
+	c.cpu.total -= 5000                                              // the counters restarted
 	c.delay = total{0, c.at}
 	tel = star.Telemetry{}
 	rates(&tel, &b, &c)

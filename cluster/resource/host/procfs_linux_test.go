@@ -34,8 +34,8 @@ func fake(t *testing.T, files map[string]string) (*probe, string) {
 	return p, dir
 }
 
-// A group of version 2 with a quota, below one with a larger one, and a sibling that is
-// none of our business.
+// A group of version 2 with a quota, below one with a larger one, and a sibling that
+// does not concern us.
 func TestVersion2(t *testing.T) {
 	p, dir := fake(t, map[string]string{
 		"proc/self/cgroup": "0::/pod/job\n", "proc/stat": "cpu 1 0 0 9 0 0 0 0\n",
@@ -144,7 +144,7 @@ func TestNothingThere(t *testing.T) {
 	}
 }
 
-// On a real host: what must be there is there, and possible.
+// On a real host: the required values are present and plausible.
 func TestSampler(t *testing.T) {
 	also := make(chan struct{}, 100)
 	s := Start(Config{Heartbeat: time.Millisecond, Looks: 2, Slow: 1, Also: func(tel *star.Telemetry) {
