@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// cheapest tries every assignment. +Inf: there is none.
+// cheapest tries every assignment. +Inf: no assignment exists.
 func cheapest(cost [][]float64, i, taken int) float64 {
 	if i == len(cost) {
 		return 0

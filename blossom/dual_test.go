@@ -65,7 +65,7 @@ func TestNestedCosts(t *testing.T) {
 	}
 }
 
-// structured graphs are complete ones whose many equal weights make many, and large, blossoms.
+// structured graphs are complete ones with many equal weights, which make many, and large, blossoms.
 func structured(n int, weight func(u, v int) float64) []Edge {
 	var edges []Edge
 	for u := range n {

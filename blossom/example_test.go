@@ -6,7 +6,7 @@ import (
 	"star/blossom"
 )
 
-// Five tasks, of which those that get on well share a machine.
+// Five tasks: those that get on well share a machine.
 func Example() {
 	edges := []blossom.Edge{{U: 0, V: 1, Weight: 0.9}, {U: 1, V: 2, Weight: 1}, {U: 2, V: 3, Weight: 0.8}, {U: 2, V: 4, Weight: 0.7}}
 	m, err := blossom.Solve(5, edges)

@@ -156,7 +156,7 @@ func TestRelations(t *testing.T) {
 				t.Fatalf("every edge weighs 1000 less: %v, not %v", x.Weight, m.Weight)
 			}
 		}
-		// Vertices and edges that nobody wants change nothing.
+		// Vertices and edges that no matching wants change nothing.
 		if o == 0 {
 			if x := again("more", n+2, append(slices.Clone(edges), Edge{n, 0, -1}, Edge{n, n + 1, 0}), 0); x.Weight != m.Weight || x.Mate[n] != -1 {
 				t.Fatalf("with edges of no use: %v, not %v", x.Weight, m.Weight)

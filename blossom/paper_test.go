@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Graphs whose best matching is known: from the STAR artefact's matching (its results
-// agree with NetworkX), vertices from 1 as there.
+// Graphs with a known best matching: from the STAR artefact's matching (its results agree with NetworkX), vertices from
+// 1 as there.
 func TestArtefactGraphs(t *testing.T) {
 	for _, c := range []struct {
 		edges  []Edge

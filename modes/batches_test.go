@@ -9,8 +9,8 @@ import (
 	"star"
 )
 
-// With groups whose members go on at once: any order of arrival, for 1 to 9 workers, does what a plain list does. No
-// gradient is used twice or lost, and nobody ever waits.
+// With groups that continue as soon as they are complete: any order of arrival, for 1 to 9 workers, does what a plain
+// list does. No gradient is used twice or lost, and no worker ever waits.
 func TestBatches(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "workers")

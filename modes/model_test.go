@@ -10,15 +10,15 @@ import (
 	"star"
 )
 
-// naive is the Barrier without counters and queues: after every event it works
-// out from who waits and who is gone what has to happen.
+// naive is the Barrier without counters and queues: after every event it derives what has to happen from the waiting
+// and the departed workers.
 type naive struct {
 	plan    Plan
 	version int64
 	waiting []star.Worker // in order of arrival
 	gone    map[star.Worker]bool
 	basis   map[star.Worker]int64
-	report  map[star.Worker]star.Worker // of who waits: the first of its report
+	report  map[star.Worker]star.Worker // of each waiting worker: the first worker of its report
 	last    []int64                     // by group
 	clock   map[star.Worker]int
 	stopped map[star.Worker]bool
@@ -54,7 +54,7 @@ func (m *naive) arrive(ws ...star.Worker) []Firing {
 	return m.settle(true)
 }
 
-// together lists who waits in the report of w.
+// together lists the workers that wait in the report of w.
 func (m *naive) together(w star.Worker) (ws []star.Worker) {
 	for _, v := range m.waiting {
 		if m.report[v] == m.report[w] {
@@ -64,8 +64,7 @@ func (m *naive) together(w star.Worker) (ws []star.Worker) {
 	return ws
 }
 
-// whole says whether the report in which w waits is all of members of one group, who
-// ride nowhere.
+// whole says whether the report in which w waits has only members of one group, and no riders of any group.
 func (m *naive) whole(w star.Worker) bool {
 	ws := m.together(w)
 	for _, g := range m.plan.Groups {
@@ -94,7 +93,7 @@ func (m *naive) whole(w star.Worker) bool {
 	return true
 }
 
-// behind is how many iterations w is ahead of the slowest of those who count.
+// lead is how many iterations w is ahead of the slowest worker that counts.
 func (m *naive) lead(w star.Worker) int {
 	lead := 0
 	for v := range star.Worker(m.plan.Workers()) {
@@ -105,7 +104,8 @@ func (m *naive) lead(w star.Worker) int {
 	return lead
 }
 
-// start is where the clock of w begins when it comes back: at the slowest, or where nobody counts at the fastest.
+// start is where the clock of w begins when it comes back: at the slowest worker, or at the fastest if no worker
+// counts.
 func (m *naive) start(w star.Worker) int {
 	if m.deserted() {
 		most := 0
@@ -130,7 +130,7 @@ func (m *naive) drop(which func(w star.Worker) bool) (fs []Firing) {
 	return fs
 }
 
-// deserted says whether nobody lives but those who are held.
+// deserted says whether no worker lives except the held ones.
 func (m *naive) deserted() bool {
 	for v := range star.Worker(m.plan.Workers()) {
 		if !m.gone[v] && !slices.Contains(m.plan.Excluded, v) {
@@ -259,7 +259,7 @@ func drawPlan(t *rapid.T, n int) Plan {
 	p := Plan{Groups: make([]Group, k)}
 	for i, w := range order {
 		g := &p.Groups[i%k]
-		// Each group needs a member; whoever comes later may be only a rider.
+		// Each group needs a member; a later worker may be only a rider.
 		if i < k || rapid.IntRange(0, 3).Draw(t, "member") > 0 {
 			g.Members = append(g.Members, w)
 		} else {
@@ -320,7 +320,7 @@ func drawPlan(t *rapid.T, n int) Plan {
 	return p
 }
 
-// bare is p without what no tree and no idle rider goes with; held workers ride.
+// bare is p without the settings that no tree and no idle rider allows; held workers ride.
 func bare(p Plan) Plan {
 	p = p.Clone()
 	p.Groups[0].Riders = append(p.Groups[0].Riders, p.Excluded...)
@@ -349,7 +349,7 @@ func TestBarrierAgainstModel(t *testing.T) {
 			first := pick("first", func(w star.Worker) bool { return !m.gone[w] && !m.stopped[w] && !slices.Contains(m.waiting, w) })
 			ws := []star.Worker{first}
 			for _, w := range ranks(n) {
-				// Who has left may be in it too: its gradient was added before.
+				// The report may include a worker that has left: its gradient was added before.
 				if w != first && !m.stopped[w] && !slices.Contains(m.waiting, w) && rapid.IntRange(0, 2).Draw(t, "with") == 0 {
 					ws = append(ws, w)
 				}
@@ -403,8 +403,7 @@ func check(t *rapid.T, what string, got, want []Firing) {
 	}
 }
 
-// Whoever waits waits for somebody who lives and computes: when everybody has
-// arrived, nobody waits.
+// A waiting worker waits for one that lives and computes: when all workers have arrived, no worker waits.
 func TestNobodyIsStranded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "n")

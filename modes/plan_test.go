@@ -248,7 +248,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A plan comes back in the words that it was given in, if these mean it; a cap that stops nobody is none.
+// A plan is printed in the words that it was given in, if these mean it; a cap that stops no worker is dropped.
 func TestWords(t *testing.T) {
 	for _, c := range []struct {
 		plan, given, want string

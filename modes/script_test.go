@@ -20,9 +20,9 @@ import (
 //	leave w=2
 //	retire w=2
 //	join w=2
-//	who                who waits, in order of arrival, and whom for
+//	who                the waiting workers in order of arrival, and the workers that each one waits for
 //
-// go test ./modes -run Scripts -rewrite writes the answers anew: read the diff.
+// go test ./modes -run Scripts -rewrite writes the answers again: read the diff.
 func TestScripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/barrier/*.txt")
 	if err != nil || len(paths) == 0 {

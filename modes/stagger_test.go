@@ -59,9 +59,8 @@ func shared(begin []float64) []float64 {
 	return ends
 }
 
-// Whatever waits, the k-th push is complete no later than if nobody had waited, for every k: so no
-// barrier fires later, whatever its quorum. With a last one, which does not wait, that holds for the
-// barrier of all.
+// Whatever waits, the k-th push is complete no later than without waiting, for every k: so no barrier fires later,
+// whatever its quorum. With a last one, which does not wait, that holds for the barrier of all.
 func TestStaggerDelaysNoBarrier(t *testing.T) {
 	const took = time.Second
 	rapid.Check(t, func(t *rapid.T) {

@@ -25,7 +25,7 @@ func drawTree(t *rapid.T, p Plan, n int) Plan {
 		}
 	}
 	for _, g := range p.Groups {
-		var before []star.Worker // whoever is chosen from here is not below us
+		var before []star.Worker // a worker that is chosen from here is not below us
 		for _, w := range g.Members {
 			if rides[w] {
 				continue
@@ -338,7 +338,7 @@ func TestTreeKeeper(t *testing.T) {
 			t.Errorf("step %d, %v MB/s: %d reports (%q), want %d, changed: %v", i, c.demand, got, why, c.reports, c.changed)
 		}
 	}
-	// Somebody is gone: the tree is built without it, also in the band.
+	// A worker is gone: the tree is built without it, also in the band.
 	l.Able = slices.Clone(l.Able)
 	l.Able[0] = false
 	l.Cycle = 1795 * time.Millisecond // 7·2·50 MB for 390 MB/s

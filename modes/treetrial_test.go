@@ -23,7 +23,8 @@ func TestTreeTrial(t *testing.T) {
 		back    int
 		v       *Verdict
 	}
-	// play lets a job run for so many seconds; pace says how many samples it applies in one, with or without a tree.
+	// play runs a job for the given number of seconds; pace says how many samples it applies in one, with or without a
+	// tree.
 	play := func(w *world, seconds int, pace func(tree bool) int64) {
 		for range seconds {
 			w.at += time.Second

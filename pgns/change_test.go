@@ -167,9 +167,8 @@ func TestPairsOfASGD(t *testing.T) {
 	}
 }
 
-// Estimates that no two vectors of these norms allow are held to what they do.
-// After gradients of equal versions, pairs only make φ smaller: they bound it from above, and how far above nobody
-// knows.
+// An estimate that no two vectors of these norms allow is limited to what they allow. After gradients of equal
+// versions, pairs only make φ smaller: they bound it from above, by an unknown distance.
 func TestPairsAfterCleanUpdates(t *testing.T) {
 	const n, b = 4, 16
 	for rate, bound := range map[float64]bool{0.01: false, 0.6: true} {

@@ -127,7 +127,7 @@ func TestCourseBounds(t *testing.T) {
 	}
 }
 
-// What is not of consecutive clean updates of everybody says nothing.
+// Input that is not of consecutive clean updates of all workers says nothing.
 func TestCourseIgnores(t *testing.T) {
 	for name, spoil := range map[string]func(c *Course, v int64){
 		"no change told":        nil,

@@ -98,7 +98,7 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// Nothing is learned of drift from pairs, whose second gradient has answered to the first one's noise, nor where
+// Nothing is learned of drift from pairs in which the second gradient has answered to the first one's noise, nor if
 // weights are not those of the samples.
 func TestNoDriftFrom(t *testing.T) {
 	pair := Pair(Gradient{Norm2: 12, Samples: 8, Basis: 0, Behind: 1}, Gradient{Norm2: 12, Samples: 8, Basis: 4}, 30)
@@ -122,7 +122,7 @@ func TestNoDriftFrom(t *testing.T) {
 		if _, s := e.Drift(); s > 0 != c.seen {
 			t.Errorf("%s: strength %v", name, s)
 		}
-		observe(t, e, c.twice) // one of which something is learned
+		observe(t, e, c.twice) // an input that teaches something about drift
 		if _, s := e.Drift(); s <= 0 {
 			t.Errorf("%s, and then an ordinary one: strength %v", name, s)
 		}
@@ -151,7 +151,7 @@ func TestOwnSizeDoesNotSelect(t *testing.T) {
 	}
 }
 
-// Drift is a part of the gradient, and its strength is told in units of the noise: neither depends on how large
+// Drift is a part of the gradient, and its strength is measured in units of the noise: neither depends on how large
 // gradients are.
 func TestDriftHasNoUnit(t *testing.T) {
 	told := func(by float64) (d, s float64) {

@@ -276,7 +276,7 @@ func TestMixedVersions(t *testing.T) {
 func TestDrift(t *testing.T) {
 	q := newQuadratic(5)
 	for i := range q.w {
-		q.w[i] *= 6 // so that the gradient stands out, as early in training
+		q.w[i] *= 6 // so that the gradient exceeds the noise, as early in training
 	}
 	e, _ := New(Config{Smoothing: 0.999})
 	batches := []int{64, 32, 128, 32}
@@ -352,7 +352,7 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// Norms that no vectors have whose weighted sum has that norm say nothing, whoever is wrong.
+// Norms that no vectors with this norm of their weighted sum can have say nothing, whichever of them is wrong.
 func TestTriangle(t *testing.T) {
 	for name, c := range map[string]struct {
 		lengths []float64 // |g|, each over 8 samples with weight ½

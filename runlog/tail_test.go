@@ -67,7 +67,7 @@ func TestReadSummary(t *testing.T) {
 	}
 }
 
-// Who is told lines as they are written is told what a reader reads.
+// A callback that gets lines as they are written gets what a reader reads.
 func TestBeside(t *testing.T) {
 	text, err := os.ReadFile("testdata/lines.jsonl")
 	if err != nil {

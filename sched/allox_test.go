@@ -21,8 +21,8 @@ func mixedJobs(r *rand.Rand, n int, apart int) (jobs []*Job) {
 	return jobs
 }
 
-// TestAlloXIsBest: of jobs that are there from the beginning and whose durations are known, allox has the least mean
-// completion time there can be.
+// TestAlloXIsBest: if all jobs exist from the beginning and their durations are known, allox has the least possible
+// mean completion time.
 func TestAlloXIsBest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for round := range 60 {
@@ -64,8 +64,8 @@ func TestAlloXIsBest(t *testing.T) {
 	}
 }
 
-// TestMixed: whatever the policy, all jobs end, none has taken less than it takes on the faster kind of machine, no
-// more run than there are machines, and who is not preempted runs for as long as it takes on one kind.
+// TestMixed: under every policy all jobs end, none has taken less than it takes on the faster kind of machine, no more
+// run than there are machines, and a job that is not preempted runs for as long as it takes on one kind.
 func TestMixed(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for policy := range mixedPolicies {
@@ -182,7 +182,7 @@ func TestAlloXAway(t *testing.T) {
 	if out[0].End != 50+2*90 {
 		t.Errorf("the only machine with a GPU goes: ended at %v, want 230", out[0].End)
 	}
-	// while parts run, 1 and 2 s with a GPU, 2 and 4 s without: the first of these begins anew
+	// while parts run, 1 and 2 s with a GPU, 2 and 4 s without: the first of these starts over
 	both.Away = mustAway(t, Absence{1, 1, 5})
 	out, err = Run([]*Job{job}, map[string]Cluster{"": both}, Options{Policy: "sjf", Alpha: 1, Profiling: true})
 	if err != nil {
@@ -194,7 +194,7 @@ func TestAlloXAway(t *testing.T) {
 }
 
 // TestNoMachineIsTwice has machines go and come at random under each policy of AlloX: jobs never have more than there
-// are, nobody is forgotten, and without them all is as before.
+// are, no job is forgotten, and without changes of machines all is as before.
 func TestNoMachineIsTwice(t *testing.T) {
 	for _, policy := range []string{"allox", "sjf", "alloxplus", "srpt", "es", "drf", "drffifo", "drfext"} {
 		lost := 0

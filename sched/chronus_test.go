@@ -2,8 +2,8 @@ package sched
 
 import "testing"
 
-// TestChronus: a job that is promised its leases waits for the latest ones that are enough, so that another one that
-// comes later and must end sooner is promised some too; who cannot end in time has what is left over, and delays
+// TestChronus: a job with promised leases waits for the latest ones that are enough, so that another one that comes
+// later and must end sooner is promised some too. A job that cannot end in time gets the remaining leases, and delays
 // neither.
 func TestChronus(t *testing.T) {
 	jobs := []*Job{

@@ -69,7 +69,7 @@ func TestShareWithCosts(t *testing.T) {
 	}
 }
 
-// TestElasticFlow has random traces of jobs, whose promise is that who is let in ends by its deadline.
+// TestElasticFlow has random traces of jobs, with the promise that an admitted job ends by its deadline.
 func TestElasticFlow(t *testing.T) {
 	declined, ended := 0, 0
 	for seed := range uint64(61) {
@@ -96,7 +96,7 @@ func TestElasticFlow(t *testing.T) {
 	}
 }
 
-// TestAllot has two jobs with time enough, and looks at who gets the GPUs that are left over.
+// TestAllot has two jobs with time enough, and checks which of them gets the remaining GPUs.
 func TestAllot(t *testing.T) {
 	well, badly, no, least := []float64{1, 1.9, 3.8}, []float64{1, 1.05, 1.1}, []float64{1, 1, 1}, []float64{0, 1.5, 1.6}
 	for _, c := range []struct {

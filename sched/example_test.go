@@ -19,7 +19,7 @@ func (p *fewest) Decide(s *sched.State) {
 	p.waiting = slices.DeleteFunc(p.waiting, s.Start) // Start says whether it fits
 }
 
-// A policy of one's own beside one that is there. Jobs can come from a file, too: package workload reads them.
+// A user-defined policy beside a built-in one. Jobs can come from a file, too: package workload reads them.
 func ExampleSimulate() {
 	jobs := []*sched.Job{
 		{ID: "a", Submit: 0, GPUs: 3, Duration: 100, Deadline: math.Inf(1)},

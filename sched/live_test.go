@@ -19,8 +19,9 @@ type played struct {
 	lag              float64 // s until it makes progress
 }
 
-// playLive has a Live decide about jobs that run as they say, each start without progress for so many s, in virtual
-// time, as a service would, which is restarted before the decisions of which restart says so.
+// playLive lets a Live decide about jobs that run as they declare, each start taking the given seconds without
+// progress, in virtual time, as a service would. The service is restarted before each decision for which restart
+// returns true.
 func playLive(t *testing.T, policy string, gpus int, slot, start float64, jobs []*Job, restart func() bool) map[string]*played {
 	t.Helper()
 	all := map[string]*played{}
@@ -166,7 +167,7 @@ func TestLiveAsSimulated(t *testing.T) {
 	}
 }
 
-// However often the service is restarted, nothing is lost, and who was let in is not declined.
+// However often the service is restarted, nothing is lost, and an admitted job is not declined.
 func TestLiveRestarts(t *testing.T) {
 	for seed := range uint64(30) {
 		for _, policy := range LivePolicies() {
@@ -261,7 +262,8 @@ func TestLiveFractions(t *testing.T) {
 	}
 }
 
-// Who is let in ends by its deadline, and who could is let in, also where that hangs on less than a second.
+// An admitted job ends by its deadline, and a job that could end in time is admitted, also if that depends on less than
+// a second.
 func TestLiveHangsOnFractions(t *testing.T) {
 	for _, c := range []struct {
 		at, takes, within float64

@@ -29,7 +29,7 @@ func mostUsed(all [][]Step) (most float64) {
 	return most
 }
 
-// TestProfiler has random jobs in two virtual clusters: who is profiled does not run elsewhere meanwhile, waits no
+// TestProfiler has random jobs in two virtual clusters: a profiled job does not run elsewhere meanwhile, waits no
 // longer than it takes, and no more GPUs are in use than there are, although the profiler has a third node now and
 // then.
 func TestProfiler(t *testing.T) {

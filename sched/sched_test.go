@@ -34,8 +34,8 @@ func TestConsolidate(t *testing.T) {
 	}
 }
 
-// TestSharing has who shares whose GPUs: not of another number, not with too little memory or too high a score, not
-// before its turn.
+// TestSharing checks which jobs share GPUs: not jobs with another number of GPUs, not with too little memory or too
+// high a score, not before their turn.
 func TestSharing(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -65,7 +65,7 @@ func TestSharing(t *testing.T) {
 			t.Errorf("%s: ended at %v and %v", c.name, out[1].End, out[0].End)
 		}
 	}
-	// While two jobs in ten minutes are forecast nobody shares, and a job that does not fit holds up those behind it.
+	// While two jobs in ten minutes are forecast no job shares, and a job that does not fit holds up those behind it.
 	p := &Profile{Pairs: map[[2]Kind][2]float64{{{}, {}}: {1, 1}}, Jobs: []float64{2, 2, 2}}
 	jobs := []*Job{{ID: "a", GPUs: 3, Duration: 50, Estimate: 1, Deadline: never}, {ID: "b", GPUs: 3, Duration: 50, Estimate: 2, Deadline: never}, {ID: "c", GPUs: 1, Duration: 50, Estimate: 30, Deadline: never}}
 	out := Simulate(jobs, Cluster{Nodes: 1, GPUs: 4}, &colocation{Profile: p})

@@ -15,8 +15,8 @@ func slowFrom(t *testing.T, spells ...Spell) *Slow {
 	return s
 }
 
-// TestSlow has 100 s of work on two nodes, of which one takes twice as long from 50 to 150 s and the other four times
-// from 100 s on.
+// TestSlow has 100 s of work on two nodes. One takes twice as long from 50 to 150 s, and the other four times from 100
+// s on.
 func TestSlow(t *testing.T) {
 	s := slowFrom(t, Spell{1, 100, 1e9, 4}, Spell{0, 50, 150, 2})
 	both := []Share{{0, 1}, {1, 1}}

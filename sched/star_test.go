@@ -19,9 +19,8 @@ func TestStarLeavesSlowNodes(t *testing.T) {
 	}
 }
 
-// TestStarUsesSlowNodes has two nodes of which one takes 1.5 times as long. A job that scales well gets both where its
-// workers take batches from a queue, and the good one alone where all wait for the slow one, which then has room for
-// another job.
+// TestStarUsesSlowNodes has two nodes, and one takes 1.5 times as long. A job that scales well gets both if its workers
+// take batches from a queue, and the good one alone if all wait for the slow one, which then has room for another job.
 func TestStarUsesSlowNodes(t *testing.T) {
 	for _, queue := range []bool{true, false} {
 		slow := slowFrom(t, Spell{1, 0, 1e9, 1.5})
@@ -38,8 +37,8 @@ func TestStarUsesSlowNodes(t *testing.T) {
 	}
 }
 
-// TestStarDeadlines has a job whose deadline cannot be met come first, which harms another one under edf, and not under
-// star and ef; both end.
+// TestStarDeadlines lets a job with a deadline that cannot be met come first. It harms another one under edf, and not
+// under star and ef; both end.
 func TestStarDeadlines(t *testing.T) {
 	jobs := []*Job{
 		{ID: "lost", GPUs: 1, Deadline: 50, Iterations: 1000, Rates: []float64{1}, Batch: 1},
@@ -126,7 +125,7 @@ func TestStarGoesByEstimates(t *testing.T) {
 	}
 }
 
-// Who is wrong by a factor is wrong about all that it knows of a job's duration, and nobody else's table is changed.
+// An error factor applies to all that is known of a job's duration, and the table shared with other jobs is unchanged.
 func TestMisjudge(t *testing.T) {
 	either := &Either{Duration: [2]float64{10, 20}, Error: [2]float64{.5, 0}}
 	j := &Job{Estimate: 100, History: 200, Either: either}

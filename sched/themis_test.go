@@ -15,7 +15,7 @@ func TestThemis(t *testing.T) {
 	}
 }
 
-// TestThemisShares has shares under which nobody is further from fair than the others, and all GPUs are used: two equal
+// TestThemisShares has shares under which no job is further from fair than the others, and all GPUs are used: two equal
 // jobs have half of the time each.
 func TestThemisShares(t *testing.T) {
 	p := &fairness{}

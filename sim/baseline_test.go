@@ -77,7 +77,7 @@ func TestBaselinesTrain(t *testing.T) {
 	}
 }
 
-// clocks checks that nobody begins an iteration more than slack ahead of the slowest.
+// clocks checks that no worker begins an iteration more than slack ahead of the slowest.
 type clocks struct {
 	counter
 	t                 *testing.T
@@ -138,8 +138,8 @@ func (l *told) Drop(_ int64, g Gradient, rest float64) error {
 	return nil
 }
 
-// A worker stops after the part of its batch in which the cap has passed; what it hands over has so many samples, and
-// is there so soon.
+// A worker stops after the part of its batch in which the cap has passed; the number of samples that it hands over and
+// their arrival follow from that.
 func TestCap(t *testing.T) {
 	for _, test := range []struct {
 		cap     time.Duration
@@ -161,7 +161,7 @@ func TestCap(t *testing.T) {
 	}
 }
 
-// Who computes for an update that is made without it finishes its part of the batch, and goes on.
+// A worker that computes for an update that is made without it finishes its part of the batch, and goes on.
 func TestCancel(t *testing.T) {
 	l := &told{}
 	c := Config{Times: steady(100*ms, 100*ms, 100*ms, 404*ms), Learner: l, Batch: 8, Latency: ms, Target: 4}
@@ -189,7 +189,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// Who hears while the parameters are on their way to it makes the first part of its batch only.
+// A worker that gets the cancellation while its parameters are on their way makes only the first part of its batch.
 func TestCancelWhilePulling(t *testing.T) {
 	l := &told{}
 	p := modes.Backup(3, 1)
@@ -197,7 +197,7 @@ func TestCancelWhilePulling(t *testing.T) {
 	n := apart(3, 1, 0, 0)
 	n.Hosts[2].Bandwidth = 5_000_000
 	// Updates are at 100, 200, … ms. The parameters reach worker 2 at 200 ms, it computes for 25 of 100 ms, and its
-	// gradient is there at 425 ms.
+	// gradient arrives at 425 ms.
 	r, err := Run(Config{Times: steady(100*ms, 100*ms, 100*ms), Plan: p, Cancel: true, Learner: l, Batch: 8, Network: n, Bytes: 1_000_000, Target: 5})
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestCancelWhilePulling(t *testing.T) {
 	}
 }
 
-// The rest of the workers is that of those who are there.
+// The rest of the workers means the rest of the present workers.
 func TestRestOfTheLiving(t *testing.T) {
 	l := &told{}
 	p := modes.Backup(5, 2)
@@ -226,7 +226,7 @@ func TestRestOfTheLiving(t *testing.T) {
 	}
 }
 
-// hand learns by the formulas of the papers, in float64, with a copy of everything for everybody.
+// hand learns by the formulas of the papers, in float64, with a full copy for each worker.
 type hand struct {
 	*byHand
 	update func(h *hand, round float64, gs []Gradient)
@@ -398,7 +398,7 @@ func TestRulesAgree(t *testing.T) {
 	}
 }
 
-// walk makes so many steps of SGD.
+// walk makes the given number of steps of SGD.
 func (h *hand) walk(g Gradient, steps int, params []float32) []float64 {
 	d := make([]float32, len(params))
 	for _, p := range rule.Pieces(h.from[g.Worker], g.Samples, steps) {
@@ -461,7 +461,7 @@ func zenoAgrees(t *testing.T, rho, eps float64) {
 	})
 }
 
-// LGC that waits for everybody is SSGD, to the bit.
+// LGC that waits for all workers is SSGD, to the bit.
 func TestLGCOfAll(t *testing.T) {
 	run := func(name string) []float32 {
 		l := &Trained{Task: line{}}
@@ -527,7 +527,7 @@ func TestKeptGradientsNeedAShard(t *testing.T) {
 	}
 }
 
-// Who is gone takes what was kept of it along: updates are of the others' gradients.
+// A worker that leaves takes its kept gradients along: updates are of the others' gradients.
 func TestKeptGradientsOfWhoIsGone(t *testing.T) {
 	l := &told{}
 	if _, err := Run(Config{Times: steady(100*ms, 110*ms, 310*ms), Plan: modes.Batches(3, 4, false), Learner: l, Batch: 8, Limit: 2 * time.Second,

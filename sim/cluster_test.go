@@ -13,7 +13,7 @@ import (
 	"star/modes"
 )
 
-// ear is a Pilot that keeps the records of one worker, and changes nothing.
+// A Pilot that keeps the records of one worker, and changes nothing.
 type ear struct {
 	Script
 	worker  star.Worker
@@ -26,7 +26,7 @@ func (e *ear) Observe(r star.Record) {
 	}
 }
 
-// rounder is a Learner that is told of the samples of a round, and of validations.
+// rounder is a Learner that gets the samples of each round, and validations.
 type rounder struct {
 	counter
 	rounds      []int
@@ -37,7 +37,7 @@ func (r *rounder) Round(samples int) { r.rounds = append(r.rounds, samples) }
 func (r *rounder) Validate() error   { r.validations++; return nil }
 func (r *rounder) Validated() error  { return nil }
 
-// Who comes back begins one latency later, and a full round is one of those who are there.
+// A worker that comes back begins one latency later, and a full round is a round of all present workers.
 func TestReturn(t *testing.T) {
 	l, e := &rounder{}, &ear{worker: 1}
 	_, err := Run(Config{Times: steady(100*ms, 100*ms), Plan: modes.ASGD(2), Learner: l, Pilot: e, Batch: 8, Latency: 10 * ms, Limit: 400 * ms,
@@ -53,8 +53,8 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// A worker's wait lasts until it is released, one latency after the update; those who still wait at the end have waited
-// until then.
+// A worker's wait lasts until it is released, one latency after the update; workers that still wait at the end have
+// waited until then.
 func TestWaits(t *testing.T) {
 	e := &ear{worker: 0}
 	if _, err := Run(Config{Times: steady(100*ms, 300*ms), Learner: &counter{}, Pilot: e, Batch: 8, Latency: 10 * ms, Limit: 500 * ms}); err != nil {
@@ -87,7 +87,7 @@ func (l loaded) Workers() int { return len(l) }
 
 func (l loaded) Spend(w star.Worker, _ int64, _ time.Duration, _ float64) Spent { return l[w] }
 
-// Who is told to stop has computed since it has its data, not since its release.
+// A worker that is ordered to stop has computed since it has its data, not since its release.
 func TestCancelCountsComputing(t *testing.T) {
 	l := &told{}
 	p := modes.Backup(3, 1)
@@ -101,7 +101,7 @@ func TestCancelCountsComputing(t *testing.T) {
 	}
 }
 
-// Who leaves while it waits for its data begins anew when it is back.
+// A worker that leaves while it waits for its data starts over when it is back.
 func TestLeaveWhileLoading(t *testing.T) {
 	e := &ear{worker: 1}
 	if _, err := Run(Config{Times: loaded{{Compute: 100 * ms}, {Load: 60 * ms, Compute: 100 * ms}}, Plan: modes.ASGD(2), Learner: &counter{}, Pilot: e, Batch: 8, Network: apart(2, 1, 0, 0), Bytes: 1,
@@ -187,7 +187,7 @@ func TestAgendaOfMany(t *testing.T) {
 	})
 }
 
-// Many workers are released in the order of their ranks, whoever came first.
+// Many workers are released in the order of their ranks, not of their arrival.
 func TestManyAreSorted(t *testing.T) {
 	r := &run{workers: make([]worker, 200)}
 	for _, ws := range [][]star.Worker{{130, 5, 199, 64, 0, 63}, {7, 6}, {}} {

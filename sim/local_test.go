@@ -10,8 +10,8 @@ import (
 	"star/train/optim"
 )
 
-// flown is a run of --mode auto in virtual time, 4 workers that are equally fast, an iteration of which takes 100 ms,
-// so much of it for the exchange, whatever its samples.
+// flown is a run of --mode auto in virtual time with 4 equally fast workers. An iteration takes 100 ms. Whatever its
+// samples, 90 % of it is the exchange if fixed is above 0.5, and else 20 %.
 func flown(t *testing.T, method string, fixed float64, own optim.Config, limit time.Duration) (*Trained, Result) {
 	t.Helper()
 	s, err := ParseScenario("links", []byte("workers: 4\njitter: 0.02\niteration: 100ms\nfixed: "+map[bool]string{true: "0.9", false: "0.2"}[fixed > 0.5]+"\n"))
@@ -34,8 +34,8 @@ func flown(t *testing.T, method string, fixed float64, own optim.Config, limit t
 	return l, r
 }
 
-// The controller takes local steps in a cluster whose pushes dominate, with every optimiser whose steps workers can
-// make, stays with them, and applies several times as many samples. Where computing dominates, or with Adam, it takes
+// In a cluster in which pushes dominate, the controller takes local steps with every optimiser that workers can step
+// locally, stays with them, and applies several times as many samples. If computing dominates, or with Adam, it takes
 // none.
 func TestAutoTakesLocalSteps(t *testing.T) {
 	for _, c := range []optim.Config{{LR: 0.01}, {Name: optim.Momentum, LR: 0.001}, {Name: optim.Nesterov, LR: 0.001}, {Name: optim.DANA, LR: 0.001}, {Name: optim.Adam, LR: 0.001}} {

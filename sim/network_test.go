@@ -16,8 +16,8 @@ import (
 	"star/train/optim"
 )
 
-// Rates are feasible, and max-min fair: whoever has less than it could use shares a full resource with nobody who has
-// more.
+// Rates are feasible, and max-min fair: an activity that has less than it could use shares a full resource, and no
+// other activity there has more.
 func TestShares(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var f fluid
@@ -92,7 +92,7 @@ func TestNetworkTimes(t *testing.T) {
 		net     *Network
 		workers int
 		updates float64
-		want    time.Duration // until the last of so many updates
+		want    time.Duration // until the last of the given number of updates
 	}{
 		"one worker pulls, computes, pushes":                    {apart(1, 1, 100*mb, ms), 1, 1, (12 + 100 + 12) * ms},
 		"the next one needs word to and from the shard":         {apart(1, 1, 100*mb, ms), 1, 2, 2 * (12 + 100 + 12) * ms},
@@ -120,8 +120,8 @@ func TestNetworkTimes(t *testing.T) {
 	}
 }
 
-// A shard makes one update after the other, in their order, and sends when it is through; who has left meanwhile gets
-// nothing.
+// A shard makes one update after the other, in their order, and sends when it is through; a worker that has left
+// meanwhile gets nothing.
 func TestShardsQueue(t *testing.T) {
 	for name, test := range map[string]struct {
 		servers  int
@@ -129,8 +129,8 @@ func TestShardsQueue(t *testing.T) {
 		order    []star.Worker
 		arrivals []time.Duration
 	}{
-		// Gradients are there at 100, 101 and 102 ms, their updates take 50 ms each: at 150, 200 and 250 ms the workers begin
-		// anew.
+		// Gradients arrive at 100, 101 and 102 ms, and their updates take 50 ms each: at 150, 200 and 250 ms the
+		// workers begin again.
 		"three at once": {1, nil, []star.Worker{0, 1, 2, 0, 1, 2, 0, 1, 2}, []time.Duration{100, 101, 102, 250, 301, 352, 400, 452, 504}},
 		// Each of two shards has half as much to do, beside the other.
 		"two shards": {2, nil, []star.Worker{0, 1, 2, 0, 1, 2}, []time.Duration{100, 101, 102, 225, 251, 277}},
@@ -259,7 +259,8 @@ func TestRingByModel(t *testing.T) {
 	}
 }
 
-// Who is gone is waited for no more, what it computed is lost, and it goes on with what is there when it is back.
+// The job no longer waits for a worker that is gone, and its computed work is lost; when it is back it goes on with the
+// current parameters.
 func TestFailure(t *testing.T) {
 	l := &told{}
 	r, err := Run(Config{Times: steady(100*ms, 100*ms, 300*ms), Learner: l, Batch: 4, Target: 8, Failures: []Failure{{Worker: 2, At: 450 * ms, Back: 720 * ms}}})
@@ -293,8 +294,7 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// With links that are nobody else's the simulated bound is the one of the formula, whose iterations have pull and push
-// in them.
+// With private links the simulated bound is the one of the formula, in which iterations include pull and push.
 func TestFirstOrder(t *testing.T) {
 	times := Steady{Iteration: []time.Duration{100 * ms, 100 * ms, 100 * ms, 300 * ms}}
 	whole := Steady{Iteration: []time.Duration{122 * ms, 122 * ms, 122 * ms, 322 * ms}}

@@ -17,7 +17,8 @@ import (
 	"star/train/optim"
 )
 
-// memoryless are iterations whose computing time is exponential with a mean of a second, after at least so long.
+// memoryless are iterations with a computing time that is exponential with a mean of a second, after a minimum of
+// least.
 type memoryless struct {
 	workers int
 	least   time.Duration
@@ -32,8 +33,8 @@ func (m memoryless) Spend(w star.Worker, step int64, _ time.Duration, load float
 
 // The time of an update that Dutta, Joshi, Ghosh, Dube and Nagpurkar (AISTATS 2018, section 3) work out for exponential
 // iterations of rate r = 1 among N = 4: K-sync (H_N − H_(N−K))/r, K-batch-sync and K-batch-async K/(N·r), ASGD 1/(N·r).
-// Who is cancelled here is so after the block that it is at, of 100. K-async waits for as long as K-sync where
-// iterations are memoryless.
+// Here a cancelled worker stops after its current block, of 100. K-async waits for as long as K-sync if iterations are
+// memoryless.
 func TestErrorRuntime(t *testing.T) {
 	const updates, within = 2500, 0.05
 	interval := func(name string, times Times) float64 {
@@ -95,7 +96,7 @@ func (f *flips) Decide(at time.Duration) (modes.Plan, string, bool) {
 
 // The fence of Sync-Switch: workers that take 1, 1.01, 1.5 and 1.51 s go over to ASP at 1.2 s and back at 2.6 s, where
 // the released program makes an update of 2 of 4 gradients. Here, wherever the changes are: while BSP is in force no
-// update is partial, and nobody is lost.
+// update is partial, and no worker is lost.
 func TestFence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 9).Draw(t, "n")
@@ -144,7 +145,8 @@ func (l *fenced) Update(v int64, gs []Gradient) Outcome {
 	return l.counter.Update(v, gs)
 }
 
-// ramp is a task whose gradients say whose they are: at position from they are of[from], whatever the parameters.
+// ramp is a task with gradients that identify their worker: at position from they are of[from], whatever the
+// parameters.
 type ramp struct {
 	of map[int64]float32
 }
@@ -360,8 +362,8 @@ func gossips(graph rule.Graph, lr float64) *plainly {
 	}}
 }
 
-// springs is EASGD: who exchanges has its model and the centre move towards each other by d, its model at once, the
-// centre when its next push arrives.
+// springs is EASGD: in an exchange a worker's model and the centre move towards each other by d, the model at once, the
+// centre when the worker's next push arrives.
 func springs(beta, lr float64) *plainly {
 	pull := make(map[int][]float64)
 	return &plainly{

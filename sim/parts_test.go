@@ -24,8 +24,8 @@ func partsOf(t *testing.T, r *star.Record) time.Duration {
 	return time.Duration(v)
 }
 
-// What a worker computes for follows from the parts and the samples that its record tells: of 100 ms, 10 in pushing, a
-// part costs 9 ms by itself and 81/32 ms for each sample. That is so whoever decides, and over links.
+// The computing time of a worker follows from the parts and the samples in its record: of 100 ms, 10 in pushing, a part
+// costs 9 ms by itself and 81/32 ms for each sample. That holds for each engine that decides, and over links.
 func TestPartsTakeTheirTime(t *testing.T) {
 	queue := modes.SSGD(3)
 	queue.Queue = 8

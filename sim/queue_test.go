@@ -12,7 +12,7 @@ import (
 	"star/transport/wire"
 )
 
-// drawn notes what is in updates, and of which samples.
+// drawn notes the contents of updates, and their samples.
 type drawn struct {
 	counter
 	next    int64
@@ -75,7 +75,7 @@ func TestQueuePace(t *testing.T) {
 	}
 }
 
-// Every update is that of SSGD over the same samples, whoever has computed them.
+// Every update is that of SSGD over the same samples, whichever workers have computed them.
 func TestQueueIsSSGD(t *testing.T) {
 	run := func(p modes.Plan, times ...time.Duration) *Trained {
 		l := &Trained{Task: line{}, Rule: descent(2)}
@@ -84,8 +84,8 @@ func TestQueueIsSSGD(t *testing.T) {
 		}
 		return l
 	}
-	// In 3 s: 15 rounds of SSGD of 0.2 s, and of the queue of parts of 40, 40 and 100 ms, of which the slow worker takes
-	// two and the others five.
+	// In 3 s: 15 rounds of SSGD of 0.2 s, and of the queue of parts of 40, 40 and 100 ms; the slow worker takes two of
+	// these parts and the others five.
 	a, b := run(modes.SSGD(3), 200*ms, 200*ms, 200*ms), run(queued(3, 4), 160*ms, 160*ms, 400*ms)
 	if a.used != b.used || a.used < 300 {
 		t.Fatalf("%d samples with SSGD, %d with the queue", a.used, b.used)
@@ -97,7 +97,7 @@ func TestQueueIsSSGD(t *testing.T) {
 	}
 }
 
-// When a worker is gone the others do its part of the round, and a round is one of those who are left.
+// When a worker is gone the others do its part of the round, and a round is a round of the workers that are left.
 func TestQueueLosesWorker(t *testing.T) {
 	l := &drawn{}
 	r, err := Run(Config{Times: steady(100*ms, 100*ms, 100*ms), Plan: queued(3, 10), Learner: l, Batch: 100, Target: 12,
@@ -132,9 +132,9 @@ func TestQueueOverLinks(t *testing.T) {
 	}
 }
 
-// Nobody begins a part that is beyond the round once it has heard that the last one was taken, however long that takes
-// compared with parts: two workers with parts of 2 samples of 8 are done with a round of 16 in four parts each, not
-// five.
+// No worker begins a part that is beyond the round once it has received that the last one was taken, however long that
+// takes compared with parts: two workers with parts of 2 samples of 8 are done with a round of 16 in four parts each,
+// not five.
 func TestQueueHearsOfItsEnd(t *testing.T) {
 	queue := modes.SSGD(2)
 	queue.Queue = 4

@@ -17,7 +17,7 @@ type swimmers struct {
 	samples int
 	plans   map[int64]modes.Plan
 	now     int64
-	of      []string // whose gradients, of each update
+	of      []string // of each update, the workers that its gradients come from
 }
 
 func (r *swimmers) Begin(int, int)                                          {}
@@ -83,7 +83,8 @@ func planOf(t *testing.T, text string) modes.Plan {
 	return p
 }
 
-// Rounds that those who were first close are of them, and the last one, who has two of four parts by then, is late.
+// Rounds that the first workers close contain only their gradients, and the last worker, which has two of four parts by
+// then, is late.
 func TestClosedRounds(t *testing.T) {
 	r := &swimmers{}
 	got := ringOf(t, Config{Plan: planOf(t, "backup=1 micro=4 cap=1h"), Ring: new(Ring), Limit: 2 * time.Second}, r)
@@ -96,7 +97,7 @@ func TestClosedRounds(t *testing.T) {
 	}
 }
 
-// A ring that loses somebody is formed by the others, and takes in who comes back.
+// A ring that loses a member is formed by the others, and takes in a member that comes back.
 func TestRingsThatLoseMembers(t *testing.T) {
 	for _, plan := range []string{"ssgd", "ring-minus=3", "ssgd queue=4"} {
 		r := &swimmers{plans: map[int64]modes.Plan{12: planOf(t, "ring-minus=0")}}

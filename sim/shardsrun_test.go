@@ -25,8 +25,8 @@ func (u uneven) Spend(w star.Worker, step int64, _ time.Duration, share float64)
 	return Spent{Compute: time.Duration(share * (1 + float64(w)*0.3 + 2*r.Float64()) * 1e8), Push: time.Duration(r.IntN(5e6))}
 }
 
-// noted is a Learner, and a Pilot, that notes whose gradients make which version, and when, and changes the plan at
-// some.
+// noted is a Learner and a Pilot that notes which workers' gradients make which version, and when, and changes the plan
+// at some versions.
 type noted struct {
 	plans map[int64]modes.Plan
 	now   int64
@@ -64,15 +64,15 @@ func (n *noted) Decide(time.Duration) (modes.Plan, string, bool) {
 }
 
 // The engine of coordinators makes the same versions of the same workers' gradients at the same nanosecond as the
-// Barrier alone, whatever plans follow on each other and whoever leaves and comes back: so what is said of the one is
-// said of the other.
+// Barrier alone, in any sequence of plans and with any workers that leave and come back: so every statement about one
+// holds for the other.
 func TestEngineDecidesLikeTheBarrier(t *testing.T) {
 	plans := []string{"ssgd", "asgd", "x=2", "x=3", "backup=1", "ssp=1", "groups=0,1/2,3", "groups=0-2+3", "groups=0-1+2,3", "groups=0,1 held=2,3", "backup=1 micro=3 cap=1h", "ssgd micro=4 cap=250ms", "x=2 micro=2 cap=1h"}
 	still := slices.Concat(plans, []string{"ssgd shares=6,3,5,2", "ssgd local=3", "asgd local=2", "kbatch=2", "kbatch-async=3", "groups=0-2:2*/3"})
 	rapid.Check(t, func(t *rapid.T) {
 		gone := rapid.Bool().Draw(t, "somebody leaves")
 		list := still
-		if gone { // whose batch is done by others, who make as many samples of it as their own would have
+		if gone { // the others do its batch, and make as many samples of it as the worker itself would have
 			list = plans
 		}
 		plan := func(what string) modes.Plan {
@@ -162,7 +162,7 @@ func TestTree(t *testing.T) {
 func TestTreeOverLinks(t *testing.T) {
 	for text, want := range map[string][]time.Duration{
 		"ssgd":                {900 * ms, 1800 * ms, 2700 * ms},
-		"ssgd tree=0(1),2(3)": {800 * ms, 1500 * ms, 2200 * ms}, // at first everybody gets its parameters from the server
+		"ssgd tree=0(1),2(3)": {800 * ms, 1500 * ms, 2200 * ms}, // at first the server sends to all workers
 	} {
 		at := versions(t, Config{Times: steady(100*ms, 100*ms, 100*ms, 100*ms), Plan: planOf(t, text), Batch: 4, Bytes: 10e6,
 			Network: apart(4, 1, 100e6, 0), Limit: 2800 * ms})
@@ -175,7 +175,7 @@ func TestTreeOverLinks(t *testing.T) {
 	}
 }
 
-// A child whose parent dies before it has passed parameters on gets them from the server.
+// If a parent dies before it has passed parameters on, its child gets them from the server.
 func TestParentDiesWhileItPulls(t *testing.T) {
 	n := &once{seen: map[[2]int64]bool{}}
 	if _, err := Run(Config{Times: steady(100*ms, 100*ms, 100*ms, 100*ms), Plan: planOf(t, "ssgd tree=0(1),2(3)"), Batch: 4, Bytes: 10e6, Learner: n, Pilot: n,
@@ -187,7 +187,7 @@ func TestParentDiesWhileItPulls(t *testing.T) {
 	}
 }
 
-// Whoever dies in a tree, and whichever follows on it, no gradient is used twice, and nobody waits for ever.
+// Whichever worker of a tree dies, and whichever tree follows, no gradient is used twice, and no worker waits for ever.
 func TestTreesGoOn(t *testing.T) {
 	plans := []string{"ssgd", "ssgd tree=0(1,2)", "ssgd tree=0(1(2(3)))", "x=2 tree=3(0,1)", "ssgd tree=1(0,2),3", "asgd", "groups=0,1/2,3 tree=0(1),3(2)"}
 	rapid.Check(t, func(t *rapid.T) {

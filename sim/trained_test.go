@@ -67,7 +67,7 @@ func descent(lr float64) rule.Rule {
 	return &rule.Descent{Optimizer: plain{}, Schedule: rule.Constant(lr), Threads: 1}
 }
 
-// byHand learns as Trained must, with a copy of everything for everybody: w ← w − η·Σ (bₖ/B)·gₖ(wₖ).
+// byHand learns as Trained must, with a full copy for each worker: w ← w − η·Σ (bₖ/B)·gₖ(wₖ).
 type byHand struct {
 	line
 	lr, round float64

@@ -59,7 +59,7 @@ func (j *job) iteration() []star.Record {
 	}
 	j.now += longest
 	for i := range rs {
-		rs[i].Wait = longest - rs[i].Busy() // everybody waits for the slowest
+		rs[i].Wait = longest - rs[i].Busy() // all workers wait for the slowest
 		rs[i].At = j.now
 	}
 	j.step++
@@ -164,7 +164,7 @@ var injuries = []struct {
 	}},
 }
 
-// GPUs of everybody, for the case of one that is hot.
+// GPUs of all workers, for the case of a hot one.
 func withGPU(rs []star.Record) {
 	for i := range rs {
 		if t := &rs[i].Telemetry; t.Seen>>star.GPUClock&1 == 0 && t.Seen != 0 {
@@ -174,8 +174,8 @@ func withGPU(rs []star.Record) {
 	}
 }
 
-// Each injury in 40 seeded jobs: within 20 iterations the right worker in 95 of 100 and nobody else, the right
-// cause in 90 of 100.
+// Each injury in 40 seeded jobs: within 20 iterations the right worker in 95 of 100 and no other, the right cause in 90
+// of 100.
 func TestWhoAndWhy(t *testing.T) {
 	for _, c := range injuries {
 		t.Run(c.name, func(t *testing.T) {
@@ -306,9 +306,9 @@ func TestOneEpisode(t *testing.T) {
 }
 
 // crowded makes records as workers on fewer processors have them, by the numbers of a default job: 1.5 ms of computing,
-// which take three or four times as long while somebody else has the processor, for some iterations in a row. What a
-// worker waits shows in run_delay of all, because it is a mean over ten iterations. The last worker sleeps for twice
-// what it has computed.
+// which take three or four times as long while another process has the processor, for some iterations in a row. The
+// waiting time of a worker shows in run_delay of all, because it is a mean over ten iterations. The last worker sleeps
+// for twice the time that it has computed.
 type crowded struct {
 	rnd   *rand.Rand
 	busy  [4]bool
@@ -452,8 +452,8 @@ func TestBothCauses(t *testing.T) {
 	}
 }
 
-// What docs/stragglers.md says of wrong verdicts: of each test at least 60,000 records lie between two of them. Here
-// everybody's times vary by a quarter, and nobody is slow.
+// docs/stragglers.md says of wrong verdicts that for each test at least 60,000 records lie between two of them. Here
+// the times of all workers vary by a quarter, and no worker is slow.
 func TestFalseAlarms(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(4, 4))
 	d, _ := New(Config{Workers: 4})
@@ -473,7 +473,7 @@ func TestFalseAlarms(t *testing.T) {
 	}
 }
 
-// Nobody is slow in jobs where nobody is, whatever their size.
+// The detector finds no slow worker in jobs without one, whatever their size.
 func TestCleanJobs(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 8, 64} {
 		for seed := range uint64(20) {
@@ -490,7 +490,7 @@ func TestCleanJobs(t *testing.T) {
 	}
 }
 
-// Where everybody's times vary by a third, a level 20 % above the fastest is chance.
+// If the times of all workers vary by a third, a level 20 % above the fastest is chance.
 func TestNoise(t *testing.T) {
 	events := 0
 	for seed := range uint64(10) {
@@ -507,8 +507,8 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// Iterations of 5 ms on processors that are shared: one worker loses a millisecond and a half in each, or a sixth of
-// them are cut into by somebody's time slice. Nobody is slow for that.
+// Iterations of 5 ms on shared processors: one worker loses a millisecond and a half in each, or another process's time
+// slice interrupts a sixth of them. No worker is slow because of that.
 func TestShortIterations(t *testing.T) {
 	count := func(least, together, base, loss, slice time.Duration) (n int) {
 		for seed := range uint64(10) {
@@ -554,9 +554,9 @@ func TestShortIterations(t *testing.T) {
 	}
 }
 
-// Iterations of 1 ms that are judged in groups of 10 ms: who is slow is named with its cause, who stands still now and
-// then too, and who has recovered is let go. Of the steps that it is said to have been slow in, the ends are those of
-// groups.
+// Iterations of 1 ms that are judged in groups of 10 ms: a slow worker is named with its cause, a worker that pauses
+// now and then too, and a worker that has recovered is reported as recovered. The steps in which it was reported as
+// slow begin and end with groups.
 func TestTogether(t *testing.T) {
 	const from, until = 2000, 6000
 	for name, hurt := range map[string]func(step int) time.Duration{
@@ -595,7 +595,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// A worker recovers, and who takes a break from being slow for one iteration does not.
+// A worker recovers once it stays fast; one fast iteration among slow ones is not a recovery.
 func TestRecovery(t *testing.T) {
 	slow := func(r *star.Record, step int64, _ *rand.Rand) {
 		if step < 90 && step != 60 {
@@ -639,7 +639,7 @@ func TestManySlow(t *testing.T) {
 	}
 }
 
-// In an all-reduce everybody's exchange takes as long as the slowest worker's iteration.
+// In an all-reduce the exchange of every worker takes as long as the slowest worker's iteration.
 func TestCollective(t *testing.T) {
 	j := &job{rnd: rand.New(rand.NewPCG(9, 9)), workers: 4, victim: 2, from: 0,
 		hurt: func(r *star.Record, _ int64, _ *rand.Rand) { stretch(&r.Compute, 2) }}
@@ -728,7 +728,7 @@ func TestLeave(t *testing.T) {
 		}
 	}
 	d.Leave(1)
-	d.Leave(7) // whoever that is
+	d.Leave(7) // an unknown worker
 	if vs := d.Verdicts(); len(vs) != 0 {
 		t.Errorf("gone and slow: %v", vs)
 	}
@@ -755,8 +755,8 @@ func TestCauseNames(t *testing.T) {
 	}
 }
 
-// Where samples wait in a queue for all workers, a slow one takes fewer and is through with the others: it is named by
-// what they take, and nobody is where all take what comes their way.
+// If samples wait in a queue for all workers, a slow one takes fewer and is through with the others: it is named by the
+// samples it takes, and no worker is named if all are equally fast.
 func TestQueue(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		for seed := range uint64(10) {
@@ -798,7 +798,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// What is known of a slow worker is put into words only for who asks: an observation that brings no event allocates
+// The findings about a slow worker are put into words only on request: an observation without an event allocates
 // nothing.
 func TestObservingASlowWorkerWritesNoWords(t *testing.T) {
 	j := &job{rnd: rand.New(rand.NewPCG(1, 1)), workers: 4, victim: 3, hurt: func(r *star.Record, _ int64, _ *rand.Rand) { r.Compute *= 3 }}

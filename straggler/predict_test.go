@@ -34,8 +34,7 @@ func TestEWMA(t *testing.T) {
 	}
 }
 
-// sawtooth is a job whose worker 1 is slow in every fourth iteration: what an EWMA cannot
-// see coming.
+// sawtooth is a job in which worker 1 is slow in every fourth iteration: an EWMA cannot predict that.
 func sawtooth(steps int) (rs []star.Record) {
 	rnd := rand.New(rand.NewPCG(4, 2))
 	for s := range steps {
@@ -66,7 +65,7 @@ func learn(t *testing.T, rs []star.Record, features []Feature) *Model {
 	return tr.Best()
 }
 
-// The network learns what is there to learn; the contest notices, and the report says so.
+// The network learns the rhythm in the data; the contest notices, and the report says so.
 func TestLSTMLearnsARhythm(t *testing.T) {
 	rs := sawtooth(400)
 	m := learn(t, rs[:600], Times)

@@ -25,7 +25,7 @@ func TestCommonSlowness(t *testing.T) {
 		name  string
 		plan  modes.Plan
 		ratio float64       // of worker 3 to the others
-		joins time.Duration // when worker 3 is there
+		joins time.Duration // when worker 3 joins
 		off   float64
 	}{
 		{"ssgd", modes.SSGD(n), 1, 0, 0.03},

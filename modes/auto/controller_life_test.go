@@ -12,8 +12,8 @@ import (
 	"star/modes/price"
 )
 
-// wish is a Decider that wants what it is told to, at a part of the cost of SSGD; a plan of no groups stands for the
-// one that is there, which changes nothing.
+// wish is a Decider that wants the plan that the test sets, at a part of the cost of SSGD. A plan without groups means
+// the current plan, and changes nothing.
 type wish struct {
 	plan modes.Plan
 	part float64
@@ -24,8 +24,8 @@ func (w *wish) Decide(f price.Forecast) (price.Decision, error) {
 	return price.Decision{Plan: w.plan, Cost: time.Duration(w.part * float64(d.Cost)), Why: "a wish"}, err
 }
 
-// life is that of a controller by hand: rounds in which everybody takes what it is told, and the plan that was
-// installed is said to apply as many samples as wanted.
+// life drives a controller by hand: in each round all workers take their preset times, and the installed plan reports
+// as many applied samples as the test wants.
 type life struct {
 	*testing.T
 	c    *auto.Controller
@@ -35,12 +35,13 @@ type life struct {
 	own  []time.Duration
 	all  []star.Worker
 
-	// applied is the part of an equal share of everybody that is said to be applied in a round. Of four workers that all
-	// take the same it is what any plan without dropping applies.
+	// applied is the part of an equal share of all workers that each round reports as applied. With four equally fast
+	// workers it is what any plan without dropping applies.
 	applied float64
 }
 
-// begin makes one of four workers, of which each takes 200 ms; ten rounds of SSGD are over, and nothing is wanted yet.
+// begin makes a life of four workers that take 200 ms each. Ten rounds of SSGD are over, and no other plan is wanted
+// yet.
 func begin(t *testing.T, plan modes.Plan) *life {
 	t.Helper()
 	l := &life{T: t, want: &wish{plan, 1}, applied: 1}
@@ -75,7 +76,7 @@ func (l *life) round() string {
 	return d.Plan.String() + " " + d.Why
 }
 
-// stays is so many rounds in which nothing changes.
+// stays plays the given number of rounds, and fails if one of them changes the plan.
 func (l *life) stays(rounds int) {
 	l.Helper()
 	for range rounds {
@@ -110,7 +111,7 @@ func (l *life) goes(p modes.Plan) {
 	}
 }
 
-// home waits until SSGD has come back, with the plan that is there wanted as before, and says how long that took.
+// home waits until SSGD has come back while the decider still wants the current plan, and returns how long that took.
 func (l *life) home() time.Duration {
 	l.Helper()
 	d, s := l.until()
@@ -120,8 +121,8 @@ func (l *life) home() time.Duration {
 	return d
 }
 
-// waits is how long the plan that is there stays although SSGD is the cheapest: until it has cost the three rounds, of
-// which SSGD was to lose such a part, that it takes to see that somebody is slow.
+// waits is how long the current plan stays although SSGD is the cheapest: until it has cost as much as three rounds of
+// SSGD would lose, each losing the given part, since the controller needs three rounds to see that a worker is slow.
 func (l *life) waits(lost float64) time.Duration {
 	l.Helper()
 	f, h, ok := l.c.Forecast(l.now)
@@ -170,15 +171,15 @@ func TestWayHomeIsAfterTheToll(t *testing.T) {
 	l = begin(t, modes.SSGD(4))
 	l.c.Noise(1e9)
 	l.goes(modes.ASGD(4))
-	// 3 rounds of which half was lost, at a hundredth
+	// 3 rounds that each lost a half, at a hundredth
 	if got, want := l.home(), 30*time.Second; got < want || got > want+time.Second {
 		t.Errorf("from a plan that costs the same after %v, want %v", got, want)
 	}
 }
 
-// Where SSGD was left again after it had come back, it must be the cheapest for the dwell, twice, four times, … without
-// a break: a time in which it is not, or another plan is wanted, begins that anew, and so does a plan that somebody
-// else installs.
+// If SSGD was left again after it had come back, it must be the cheapest for the dwell, twice, four times, … without a
+// break. A time in which it is not the cheapest, another wanted plan, and a plan installed from outside each restart
+// that wait.
 func TestWayHomeBeginsAnew(t *testing.T) {
 	const dwell = 2 * time.Second // ten rounds
 	asgd, x2 := modes.ASGD(4), modes.XOrder(4, 2)
@@ -279,8 +280,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// A plan is judged over the iterations that it had: that everybody has become slower since it was chosen is not its
-// fault.
+// A plan is judged over its own iterations: it is not blamed if all workers have become slower since it was chosen.
 func TestVerdictOfItsTime(t *testing.T) {
 	l := begin(t, modes.SSGD(4))
 	l.own[3] = 220 * time.Millisecond
@@ -303,7 +303,7 @@ func TestVerdictOfItsTime(t *testing.T) {
 	t.Error("no verdict")
 }
 
-// priced is the part of an equal share of everybody that p is priced to apply in 200 ms.
+// priced is the part of an equal share of all workers that p is priced to apply in 200 ms.
 func (l *life) priced(p modes.Plan) float64 {
 	l.Helper()
 	f, h, ok := l.c.Forecast(l.now)
@@ -418,7 +418,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Records that cannot be are not used; three in a row are too many, and one that can be begins the count anew.
+// Invalid records are not used. Three in a row are too many, and a valid one restarts the count.
 func TestInvalidInARow(t *testing.T) {
 	l := begin(t, modes.ASGD(4))
 	l.own[3] *= 5 // ASGD is right
@@ -462,8 +462,9 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// What a trial has shown of a plan's price counts afterwards: one that applied less than was priced, and still paid, is
-// left when it does not pay any more by what was seen; and one whose rounds scatter too much for that is not.
+// What a trial has shown of a plan's price counts afterwards. A plan that applied less than its price said, and still
+// paid, is left once it does not pay any more by the observed price. A plan with rounds that scatter too much for that
+// is not left.
 func TestPricesAreCorrected(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -493,8 +494,8 @@ func TestPricesAreCorrected(t *testing.T) {
 	}
 }
 
-// A plan that follows on others stays longer, up to eight times; not where one has stood for twice that, nor after
-// somebody else's.
+// A plan that follows other plans stays longer, up to eight times. It does not after a plan that stayed for twice that
+// time, nor after a plan installed from outside.
 func TestChangesBecomeSeldom(t *testing.T) {
 	const dwell = 6 * time.Second // ten rounds
 	l := begin(t, modes.SSGD(4))
@@ -519,8 +520,8 @@ func TestChangesBecomeSeldom(t *testing.T) {
 	changes("after somebody else's", dwell, 2*dwell, 4*dwell)
 }
 
-// A plan stays for its dwell, twenty rounds after a change, as rounds were when it was chosen. What slows everybody
-// meanwhile does not hold a better one up.
+// A plan stays for its dwell, twenty rounds after a change, as long as rounds were when it was chosen. A slowdown of
+// all workers meanwhile does not delay a better plan.
 func TestDwellIsOfItsTime(t *testing.T) {
 	l := begin(t, modes.SSGD(4))
 	l.goes(modes.ASGD(4))

@@ -124,7 +124,7 @@ func TestCrowded(t *testing.T) {
 		slow    bool    // worker 2, all the time
 		changes bool
 		after   time.Duration
-		silent  int // so many workers' hosts do not say how busy they are
+		silent  int // the number of workers on hosts that do not say how busy they are
 	}{
 		{"by turns, each on a host of its own", 0.4, false, true, 0, 0},
 		{"by turns, nothing measured", 0, false, true, 0, 0},
@@ -219,8 +219,8 @@ func TestCrowdedStays(t *testing.T) {
 	}
 }
 
-// Staleness that may cost twice as much as believed: by what is believed ASGD saves 8 % here, and SSGD is not left for
-// it. Where ASGD stands already and by what is believed saves something, SSGD comes back by the same measure.
+// Staleness that may cost twice as much as believed: by the believed cost ASGD saves 8 % here, and SSGD is not left for
+// it. If ASGD already runs and saves something by the believed cost, SSGD comes back by the same measure.
 func TestCautious(t *testing.T) {
 	const n = 8
 	for _, c := range []struct {
@@ -259,7 +259,8 @@ func TestCautious(t *testing.T) {
 	}
 }
 
-// Nobody needs five iterations to see who takes three times as long; of one that did so once they do.
+// Five iterations are not needed to see that a worker takes three times as long; they are needed if it did so only
+// once.
 func TestObvious(t *testing.T) {
 	first := func(n int, by float64, slow func(step int64) bool) time.Duration {
 		r, _ := fly(t, spend{n: n, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {
@@ -296,8 +297,8 @@ func TestObvious(t *testing.T) {
 	}
 }
 
-// Of workers that were seen twice nobody knows who is the slowest of those that are alike: a first plan is made against
-// the one that is slow, for whom nobody waits, and has no shares.
+// Workers that were seen twice cannot be ordered among those that are alike: the first plan is made against the one
+// slow worker, does not wait for it, and has no shares.
 func TestFirstPlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(4, 12).Draw(t, "n")
@@ -326,8 +327,8 @@ func TestFirstPlan(t *testing.T) {
 	})
 }
 
-// Workers that were seen a few times are told apart where they are a fifth apart; of those that are closer each has the
-// iterations of all, and later its own.
+// Workers that were seen a few times are distinguished if their times differ by a fifth. A worker with times closer to
+// others' has the iterations of all of them, and later its own.
 func TestAlike(t *testing.T) {
 	c, err := auto.New(auto.Config{Workers: 5, Batch: batch}, modes.SSGD(5))
 	if err != nil {
@@ -342,7 +343,7 @@ func TestAlike(t *testing.T) {
 		if step < 1 {
 			continue
 		}
-		f, h, ok := c.Forecast(time.Hour) // nobody computes
+		f, h, ok := c.Forecast(time.Hour) // no worker computes
 		if !ok {
 			t.Fatal("nothing is known")
 		}
@@ -396,8 +397,8 @@ func TestNewLevel(t *testing.T) {
 	}
 }
 
-// Where somebody is slow again and again, SSGD is not gone back to each time, and when nobody is any more it comes back
-// in the end; and a plan that is made for one worker is no answer where it is another one each time.
+// If a worker is slow again and again, the controller does not return to SSGD each time; once no worker is slow any
+// more, it returns in the end. A plan made for one worker does not help if another worker is slow each time.
 func TestComesBackSlower(t *testing.T) {
 	for _, rotates := range []bool{false, true} {
 		const period, n = 60 * time.Second, 5
@@ -464,8 +465,8 @@ func (c *counter) Decide(f price.Forecast) (price.Decision, error) {
 	return price.Decision{Plan: modes.SSGD(len(f.Times)), Cost: d.Cost}, err
 }
 
-// A job of many workers is not priced anew in each round where everybody takes what it took, and at once where somebody
-// does not.
+// A job of many workers is not priced again in a round in which all workers take what they took before, and is priced
+// at once when a worker does not.
 func TestLooksWhenSomethingChanges(t *testing.T) {
 	for _, n := range []int{64, 100} {
 		d := new(counter)
@@ -605,7 +606,7 @@ func TestRevert(t *testing.T) {
 	}
 	n := 0
 	times := spend{n: 4, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {
-		// Whoever is slow in SSGD is quick; all get slow when they do not wait: a shared link.
+		// A worker that is slow in SSGD is fast; all get slow when they do not wait: a shared link.
 		if n > 0 {
 			return 400 * time.Millisecond
 		}

@@ -9,12 +9,12 @@ import (
 	"star/modes/price"
 )
 
-// Whose turn it is to be slow is followed: a move is from one worker that is clearly slow to another one, whatever lies
-// between.
+// The detector follows the slow worker as it changes: a move is from one worker that is clearly slow to another one,
+// whatever lies between.
 func TestSuspect(t *testing.T) {
 	const none = -1
 	for _, c := range []struct {
-		turns []int // who takes twice as long
+		turns []int // the worker that takes twice as long
 		moves int
 		since int // the turn since which the last one is suspected
 	}{
@@ -43,8 +43,8 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
-// Which of several slow workers is the slowest is chance, and nobody's turn: that is over when the last one is slow no
-// more.
+// Which of several slow workers is the slowest is chance, and not a turn: that is over when the last one is no longer
+// slow.
 func TestSuspectsAlike(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -72,8 +72,8 @@ func TestSuspectsAlike(t *testing.T) {
 	}
 }
 
-// A plan that is made for one worker costs what it does when it is another one's turn, as often as it may be before it
-// has stood for its dwell. One that takes whoever comes costs what it costs.
+// A plan made for one worker costs what it costs when another worker is slow, as often as that may happen before the
+// plan has run for its dwell. A plan that takes workers in order of arrival keeps its price.
 func TestPriceMoving(t *testing.T) {
 	const n = 4
 	f := price.Forecast{Batch: 16, Noise: 100, Fits: make([]price.Fit, n)}

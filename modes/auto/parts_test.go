@@ -11,8 +11,8 @@ import (
 	"star/modes/price"
 )
 
-// records has c hear of so many records of each worker, whose equal share takes whole(w) seconds and a part of which
-// costs q of that, with a scatter of so much.
+// records lets c observe the given number of records of each worker. Its equal share takes whole(w) seconds, a part
+// costs q of that, and times scatter by the given factor.
 func records(c *PartCosts, n, many int, samples, parts float64, q func(w int) float64, whole func(w int) float64, r *rand.Rand, scatter float64) {
 	for range many {
 		for w := range n {
@@ -139,7 +139,7 @@ func TestPartsAreNotSlowness(t *testing.T) {
 	}
 }
 
-// Whose process is another one has no past.
+// A worker with a new process has no past.
 func TestPartsOfWhoHasComeAnew(t *testing.T) {
 	c := NewPartCosts(2, 32)
 	r := rand.New(rand.NewPCG(5, 6))
@@ -157,8 +157,8 @@ func TestPartsOfWhoHasComeAnew(t *testing.T) {
 	}
 }
 
-// drawn plays a job of four workers, the last of which is three times as slow, under the controller: each round as type
-// queue does it, a part costing so much of an iteration. tell: whether records say into how many parts they are.
+// drawn plays a job of four workers under the controller, the last of them three times as slow. Each round runs as type
+// queue does it, and a part costs q of an iteration. tell: records say how many parts an iteration has.
 func drawn(t *testing.T, q float64, exchange time.Duration, rounds int, tell bool) (plans []string, took time.Duration, last *Controller) {
 	const n, batch = 4, 32
 	c, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Ring: true, Own: star.Record.Own}, modes.SSGD(n))
@@ -203,8 +203,8 @@ func drawn(t *testing.T, q float64, exchange time.Duration, rounds int, tell boo
 	return plans, now, c
 }
 
-// Where parts are dear auto goes on from a queue of eight to fewer or to shares, and takes what these take; where they
-// cost nothing, or nobody says how many there are, it stays.
+// If parts are expensive, auto goes on from a queue of eight to fewer or to shares, and takes what these take. If they
+// cost nothing, or no record says how many there are, it stays.
 func TestControllerOfDearParts(t *testing.T) {
 	cheap, _, c := drawn(t, 0, 5*time.Millisecond, 400, true)
 	if c.Plan().Queue != QueueParts {

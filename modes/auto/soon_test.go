@@ -13,14 +13,14 @@ import (
 	"star/modes/price"
 )
 
-// Who took much longer than the others for the first iteration, and has taken longer than they for the second by now,
-// need not be waited for.
+// A worker that took much longer than the others for the first iteration, and has by now taken longer than they for the
+// second, need not be waited for.
 func TestLagging(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		name          string
 		first, second time.Duration // of worker 2; the others take 600 ms
-		others        int           // who have arrived for the second time
+		others        int           // the workers that have arrived for the second time
 		at            time.Duration // after the first update
 		changes       bool
 	}{
@@ -68,8 +68,8 @@ func TestLagging(t *testing.T) {
 	}
 }
 
-// A round of SSGD that somebody holds up is left for x-order without them, which needs no more than that the deadline
-// is over; and what was chosen blind is left for better ones without a dwell.
+// A round of SSGD that some workers hold up is left for x-order without them, which only needs the deadline to be over.
+// A plan that was chosen blindly is left for a better one without a dwell.
 func TestEscape(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
 	for _, c := range []struct {
@@ -284,8 +284,8 @@ func TestEscapeInCalm(t *testing.T) {
 	}
 }
 
-// What escape has chosen is left without a dwell, and for a queue before everybody was seen five times; another plan is
-// not.
+// A plan that escape has chosen is left without a dwell, and for a queue before all workers were seen five times;
+// another plan is not.
 func TestEscapeIsNotForGood(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
 	for _, fled := range []bool{true, false} {
@@ -321,7 +321,7 @@ func TestEscapeIsNotForGood(t *testing.T) {
 	}
 }
 
-// Lateness is of one iteration, and where somebody was slow in the first one, too, all plans are compared instead.
+// Lateness is of one iteration. If a worker was slow in the first one, too, all plans are compared instead.
 func TestLateness(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
 	k, err := New(Config{Workers: n, Batch: batch}, modes.SSGD(n))
@@ -392,8 +392,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// As long as little was seen a plan for one worker is not trusted to fit the next one, too: whoever comes is better.
-// Whether to leave SSGD does not depend on that.
+// As long as little was seen, a plan for one worker is not trusted to fit the next slow worker, too: a plan that takes
+// workers in order of arrival is better. The decision to leave SSGD does not depend on that.
 func TestFearsTurnsEarly(t *testing.T) {
 	const n, batch = 8, 64
 	for _, ring := range []bool{false, true} {
@@ -487,8 +487,8 @@ func TestCorrections(t *testing.T) {
 	}
 }
 
-// No plan is made for the workers that were slow before everybody was seen often enough and one of them was slow for a
-// dwell; but riders in a ring.
+// No plan is made for the slow workers before all workers were seen often enough and one of them was slow for a dwell,
+// except riders in a ring.
 func TestNoPlanForOneWorkerEarly(t *testing.T) {
 	const n, batch, now = 8, 64, 900 * time.Second
 	for _, c := range []struct {
@@ -535,9 +535,9 @@ func TestNoPlanForOneWorkerEarly(t *testing.T) {
 	}
 }
 
-// With momentum the steepness begins with the prior, stays there while the measurement allows it, and else follows what
-// is surely so, by half at each measurement; what is told twice counts once. Bounds of θ are those of (30), and drift
-// makes nothing cheaper than the prior.
+// With momentum the steepness begins with the prior, and stays there while the measurement allows it. Otherwise it
+// follows the value that is certain, by half at each measurement; a repeated measurement counts once. Bounds of θ are
+// those of (30), and drift makes nothing cheaper than the prior.
 func TestSteepnessFollows(t *testing.T) {
 	const mu, round = 0.9, 128
 	prior := price.PriorSteepness(mu)
@@ -642,8 +642,8 @@ func TestGrowingLossInSSGD(t *testing.T) {
 	}
 }
 
-// A controller that is sure and content looks again after eight rounds, and at once when somebody's times change or
-// somebody is overdue.
+// A controller that is sure and content looks again after eight rounds, and at once when a worker's times change or a
+// worker is overdue.
 func TestContentIsNotAskedAgain(t *testing.T) {
 	const n = 4
 	for _, c := range []struct {
@@ -687,13 +687,13 @@ func TestContentIsNotAskedAgain(t *testing.T) {
 	}
 }
 
-// Now this one is slow, now that one: once two rounds were seen after the first, a queue is taken where it saves much,
-// and no other plan. Where nobody is slow nothing is.
+// The slow worker changes all the time: once two rounds were seen after the first, the controller takes a queue if it
+// saves much, and no other plan. If no worker is slow, it takes none.
 func TestQueueIsTakenEarly(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
 	for _, c := range []struct {
 		name   string
-		slow   [4]star.Worker // of each round, -1: nobody
+		slow   [4]star.Worker // of each round, -1: no worker
 		queue  int
 		rounds int // after which the plan changes; 0: never
 	}{
@@ -770,8 +770,8 @@ func TestLocalStepsAreTakenEarly(t *testing.T) {
 	}
 }
 
-// What was chosen while somebody's second iteration had not ended is replaced by local steps, without a dwell, once it
-// has ended and says that exchanges dominate.
+// A plan that was chosen while a worker's second iteration had not ended is replaced by local steps, without a dwell,
+// once that iteration has ended and shows that exchanges dominate.
 func TestLaggingIsNotForGood(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
 	k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Local: MostLocal}, modes.SSGD(n))

@@ -104,7 +104,7 @@ func TestBalanceKeepsEachCap(t *testing.T) {
 	}
 }
 
-// Of two workers the detector flags nobody, however slow one is, and whoever starts the job is told so.
+// Of two workers the detector flags none, however slow one is, and the user that starts the job gets a warning.
 func TestNobodyOfTwoIsSlow(t *testing.T) {
 	for n, want := range map[int]bool{2: false, 3: true} {
 		d := NewThroughput(n, 5, 3, 0.9)
@@ -130,7 +130,7 @@ func TestNobodyOfTwoIsSlow(t *testing.T) {
 	}
 }
 
-// Whatever the speeds: the total is kept, so are the bounds, and who is faster gets no less.
+// At all speeds the total and the bounds are kept, and a faster worker gets no less.
 func TestApportionKeepsTheTotal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "n")
@@ -224,7 +224,7 @@ func TestNARXLearns(t *testing.T) {
 	}
 }
 
-// GPUs whose time is max(50, m·b + 10): the moves of the spec, and where they end.
+// GPUs that take max(50, m·b + 10): the moves of the spec, and where they end.
 func TestTuner(t *testing.T) {
 	slope := []int{1, 1, 1, 2}
 	tu := NewTuner([]int{128, 128, 128, 128}, 1, []int{1 << 20, 1 << 20, 1 << 20, 1 << 20}, 5, 5)
@@ -250,7 +250,7 @@ func TestTuner(t *testing.T) {
 	if got := fmt.Sprint(times()); got != "[156ns 157ns 156ns 156ns]" {
 		t.Errorf("times %s", got)
 	}
-	// Another worker becomes slow: after two windows it begins anew.
+	// Another worker becomes slow: after two windows the tuner restarts.
 	slope[0] = 3
 	if tu.Step(times()) || !tu.holds {
 		t.Error("one bad window is enough")
@@ -400,7 +400,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// cluster runs a scheme's plans on the Barrier; each arrival is of one of those who compute, as pick says.
+// cluster runs a scheme's plans on the Barrier; each arrival is of one of the computing workers, chosen by pick.
 type cluster struct {
 	b       *modes.Barrier
 	m       Made
@@ -467,8 +467,8 @@ func (c *cluster) carry(fs []modes.Firing) {
 	}
 }
 
-// Every scheme makes progress for 1 to 9 workers, whatever the order of arrival, whoever leaves: while somebody lives,
-// somebody computes, and when all who compute have arrived often enough there are updates.
+// Every scheme makes progress for 1 to 9 workers, in any order of arrival and after any departures: while a worker
+// lives, a worker computes, and when all computing workers have arrived often enough there are updates.
 func TestProgress(t *testing.T) {
 	texts := []string{"lb-bsp:device=gpu,window=1", "lb-bsp:predictor=ema,change=0", "sync-switch:online=greedy,window=1,hits=1,switch=0.8", "sync-switch:online=elastic,window=1,hits=1,switch=0.8", "dropcompute:after=2", "ssp:slack=0", "easgd:sync=yes"}
 	for _, e := range Entries() {

@@ -22,15 +22,16 @@ func TestFirstPlans(t *testing.T) {
 		if got := m.Plan.String(); err != nil || got != want && !strings.HasPrefix(got, want+" cap=") {
 			t.Errorf("%s begins with %s, %v; want %s", text, got, err, want)
 		}
-		// Who is too late is told to stop where others are not waited for and mini-batches are in parts; DropCompute waits.
+		// A late worker is ordered to stop if others do not wait for it and mini-batches are in parts; DropCompute
+		// waits.
 		if want := m.Plan.Micro > 0; m.Cancel != want {
 			t.Errorf("%s: cancelling is %v, want %v", text, m.Cancel, want)
 		}
 	}
 }
 
-// In an all-reduce rounds are closed, and who is late stops without being told one by one; only what LGC's have done is
-// of use then.
+// In an all-reduce rounds are closed, and a late worker stops without an order of its own; only the work that LGC's
+// workers have done is of use then.
 func TestCancelOnARing(t *testing.T) {
 	for _, e := range Entries() {
 		s, err := Parse(e.Name)

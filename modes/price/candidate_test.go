@@ -69,8 +69,8 @@ func drawIterations(t *rapid.T, n int) []time.Duration {
 	return ts
 }
 
-// longRun is the mean interval of x-order, in seconds, over a very long time, in the simplest way there is: who comes
-// next is looked for among all.
+// longRun is the mean interval of x-order, in seconds, over a very long time, in the simplest possible way: it searches
+// all workers for the next arrival.
 func longRun(times []time.Duration, x, gradients int) float64 {
 	due := slices.Clone(times)
 	arrived := make([]bool, len(times))
@@ -273,7 +273,7 @@ func TestCostSymmetries(t *testing.T) {
 				t.Errorf("%v costs %v, with tripled times %v", x.Plan, x.Cost, y)
 			}
 		}
-		// Of x-order, who of two goes first that arrive at once depends on the rank.
+		// In x-order, the rank decides which of two simultaneous arrivals goes first.
 		static := func(x Candidate) bool { return x.Kind == KindStatic }
 		a, c = slices.DeleteFunc(a, static), slices.DeleteFunc(c, static)
 		if len(c) != len(a) {
@@ -405,8 +405,8 @@ func TestPublishedHeuristic(t *testing.T) {
 	}
 }
 
-// What rounding leaves of a round goes, sample by sample, to whoever is finished first with it, or comes from whoever
-// is finished last: as somebody would do it who looks at everybody each time.
+// The samples that rounding leaves of a round go, one by one, to the worker that finishes first with it, or come from
+// the worker that finishes last, as in a search over all workers each time.
 func TestSharesAreGreedy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 9).Draw(t, "n")
@@ -441,7 +441,7 @@ func TestSharesAreGreedy(t *testing.T) {
 		if sum != n*f.Batch || slowest != took {
 			t.Errorf("%v: %d samples in %v s, want %d, and it says %v s", shares, sum, slowest, n*f.Batch, took)
 		}
-		// Nobody could hand a sample to somebody who would be finished sooner than it is now.
+		// No worker could hand a sample to another one that would still finish sooner than the first does now.
 		for i, k := range shares {
 			for j, l := range shares {
 				if i != j && k > least && l < most && finish(j, l+1) < finish(i, k)*(1-1e-9) && p.fit[i].PerSample > 0 {
@@ -452,8 +452,8 @@ func TestSharesAreGreedy(t *testing.T) {
 	})
 }
 
-// Shares by speed: where slowness is computation, everybody finishes together; where it is
-// the network, there is nothing to gain.
+// Shares by speed: if computation is slow, all workers finish together; if the network is slow, there is nothing to
+// gain.
 func TestShares(t *testing.T) {
 	f := Forecast{Times: ms(600, 600, 600, 1200), Batch: 100, Noise: 200, Rate: 0.2, Fits: []Fit{
 		{Fixed: 0, PerSample: .006}, {Fixed: 0, PerSample: .006}, {Fixed: 0, PerSample: .006}, {Fixed: 0, PerSample: .012},
@@ -593,7 +593,7 @@ func TestForecastIsChecked(t *testing.T) {
 
 func benchmarkDecide(b *testing.B, n int) {
 	f := Forecast{Times: make([]time.Duration, n), Batch: 128, Noise: 480}
-	for i := range f.Times { // a few stragglers, and nobody is quite alike
+	for i := range f.Times { // a few stragglers, and no two workers are quite alike
 		f.Times[i] = time.Duration(600+i*37%101) * time.Millisecond
 		if i%16 == 7 {
 			f.Times[i] *= 2
@@ -611,7 +611,7 @@ func BenchmarkDecide8(b *testing.B)   { benchmarkDecide(b, 8) }
 func BenchmarkDecide64(b *testing.B)  { benchmarkDecide(b, 64) }
 func BenchmarkDecide512(b *testing.B) { benchmarkDecide(b, 512) }
 
-// Each ring is there once: whoever rides along with every round might as well be waited for.
+// Each ring occurs once: a worker that rides along with every round might as well be waited for.
 func TestRingsDiffer(t *testing.T) {
 	const s = time.Second
 	for _, c := range []struct {

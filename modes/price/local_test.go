@@ -8,7 +8,7 @@ import (
 	"star/modes"
 )
 
-// slowLinks is a forecast of n workers whose iterations take so long, of which a part is the exchange.
+// slowLinks is a forecast of n workers with iterations of 100 ms; exchange is the part of it that the exchange takes.
 func slowLinks(n int, exchange float64) (Forecast, History) {
 	f := Forecast{Batch: 16, Noise: 100, Local: 16}
 	h := make(History, n)

@@ -45,7 +45,7 @@ func TestSteepness(t *testing.T) {
 	}
 }
 
-// memory is whose gradients a step's memory is of.
+// memory says which workers' gradients the memory of a step contains.
 type memory bool
 
 const (
@@ -173,7 +173,7 @@ func TestEdges(t *testing.T) {
 			}
 		}
 	}
-	for mode, least := range map[string]float64{"x=7": 25, "groups=0-5,7+6": 25} { // who waits for all but one
+	for mode, least := range map[string]float64{"x=7": 25, "groups=0-5,7+6": 25} { // which waits for all but one
 		p, err := modes.Parse(mode, n)
 		if err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 )
 
 // Parts of 2 samples of 12, which take 1, 1 and 3 s: at 0 s three are taken, at 1 s two more, at 2 s the last one. The
-// slow worker has one, and nobody waits for more than its end.
+// slow worker has one, and no worker waits for more than its end.
 func TestQueueByHand(t *testing.T) {
 	ws := []taker{{2, time.Second, 0}, {2, time.Second, 0}, {2, 3 * time.Second, 500 * time.Millisecond}}
 	var q queue

@@ -21,7 +21,7 @@ func TestCostIsSeen(t *testing.T) {
 	}{{2, .3, .1}, {2, .3, 1}, {2, 3, .5}, {3, .3, .5}, {3, 3, .1}} {
 		times := make([]time.Duration, n)
 		for w := range times {
-			times[w] = time.Duration(600+w) * time.Millisecond // nobody meets by chance
+			times[w] = time.Duration(600+w) * time.Millisecond // no two workers meet by chance
 		}
 		times[7] = time.Duration(c.slow) * 600 * time.Millisecond
 		seen := func(p modes.Plan) (s float64) {

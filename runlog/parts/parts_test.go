@@ -223,7 +223,7 @@ func TestRotationStopsAnywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	full := func(dir string) { // three parts, of which the last is plain, and what is written now
+	full := func(dir string) { // three parts, the last of them plain, and the part being written now
 		zip(dir, "run.jsonl.000001.gz", 1, 1)
 		zip(dir, "run.jsonl.000002.gz", 2, 2)
 		write(dir, "run.jsonl.000003", text(2*n, 3*n))

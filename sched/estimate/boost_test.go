@@ -194,8 +194,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// Who comes is predicted from what has ended: of the same user and name, else with as many GPUs, else of the user, else
-// of others.
+// A new job is predicted from ended jobs: of the same user and name, else with as many GPUs, else of the user, else of
+// others.
 func TestHistory(t *testing.T) {
 	got := History([]PastJob{
 		{"ann", "a", 1, 0, 100},

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A job whose rounds grow by the line is found again, also on numbers of workers that were not seen.
+// A job with rounds that grow by the line is found again, also on numbers of workers that were not seen.
 func TestCurve(t *testing.T) {
 	truth := func(n int) float64 { return float64(n) / (.01 + .002*float64(n-1)) }
 	var seen []Segment

@@ -10,7 +10,7 @@ import (
 	"star/sched/workload"
 )
 
-// TestEstimates computes by hand what the two methods say of a job of 100 epochs of which 4 were measured.
+// TestEstimates computes by hand what the two methods estimate for a job of 100 epochs after 4 measured ones.
 func TestEstimates(t *testing.T) {
 	job := EpochTimes{10, []float64{2, 2, 3, 3}, 5}
 	if got := job.Detailed(100); got != 2.5*100+15 {
@@ -20,7 +20,7 @@ func TestEstimates(t *testing.T) {
 	if got, want := job.Linear(100, 1), 12+13./3*99; math.Abs(got-want) > 1e-9 {
 		t.Errorf("linear says %v, want %v", got, want)
 	}
-	// Both are exact for a job whose epochs are alike, linear only where nothing comes after.
+	// Both are exact for a job with equal epochs, linear only if nothing comes after.
 	job = EpochTimes{10, []float64{2, 2, 2, 2}, 0}
 	if l, d := job.Linear(100, 3), job.Detailed(100); l != 210 || d != 210 {
 		t.Errorf("an even job: linear %v, detailed %v, want 210", l, d)

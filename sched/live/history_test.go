@@ -71,7 +71,7 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// A long history keeps who is there, and the newest.
+// A long history keeps the stays that have not ended, and the newest entries.
 func TestLongHistory(t *testing.T) {
 	h := NewHistory()
 	h.Add(Event{Kind: KindAdd, Job: "first", Host: "h", Member: 1})

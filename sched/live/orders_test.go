@@ -162,8 +162,8 @@ func TestFewerPlaces(t *testing.T) {
 	}
 }
 
-// A worker that was decided on long before there was a place for it has as long to take part as any other, and what was
-// said of who had its rank before is not said of it.
+// A worker that was decided on long before there was a place for it has as long to take part as any other, and reports
+// about the previous worker of its rank do not count for it.
 func TestAddedLate(t *testing.T) {
 	q, apply := begun(t, "fifo", "h")
 	j := q.Job("a")
@@ -186,8 +186,8 @@ func TestAddedLate(t *testing.T) {
 	}
 }
 
-// A worker that has ended, of which the log is read when another one has its rank, late or after a restart: that one
-// has not left, nor does it take part.
+// A worker has ended, and its log is read when another one has its rank, late or after a restart: that other worker has
+// not left, nor does it take part.
 func TestReadLate(t *testing.T) {
 	q, apply := begun(t, "fifo", "h")
 	j := q.Job("a")

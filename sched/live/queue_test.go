@@ -31,7 +31,7 @@ type world struct {
 	folded int      // how many these are
 	do     []due
 	learns bool    // what starts take
-	linger float64 // s after which workers end whose job has
+	linger float64 // s between the end of a job and the end of its workers
 
 	done  map[string]int64 // samples that checkpoints have, by job
 	trail strings.Builder
@@ -51,7 +51,7 @@ func newWorld(t testing.TB, policy string, slot float64, hosts ...Host) *world {
 	return w
 }
 
-// restart is what a service does that was killed: it has its log and nothing else, and finds out who still runs.
+// restart is what a killed service does: it has its log and nothing else, and finds out which processes still run.
 func (w *world) restart() {
 	old := w.q
 	w.q, _ = w.replay(w.saved, w.log[w.folded:])
@@ -114,8 +114,8 @@ func (w *world) events(log [][]byte) []Event {
 	return es
 }
 
-// fold has what the log comes to take its place, when it has looked whether what did so before comes to the same with
-// what was written since.
+// fold replaces the log by its folded state, after it has checked that the previous folded state with the events since
+// then gives the same queue as all events.
 func (w *world) fold() {
 	q, h := w.replay(nil, w.log)
 	sq, sh := w.replay(w.saved, w.log[w.folded:])
@@ -340,8 +340,8 @@ func (w *world) idle() bool {
 }
 
 // Random lives: jobs come, are cancelled, hosts are slow, workers and coordinators die, and the service is killed again
-// and again, and begins with another policy or without a host. Every job comes to an end, and uses each sample once.
-// What a queue is saved as is, with what happens after, the same queue as all events make.
+// and again, and begins with another policy or without a host. Every job ends, and uses each sample once. A saved queue
+// with the later events is the same queue as all events make.
 func TestRandomLives(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -631,8 +631,8 @@ func TestCurve(t *testing.T) {
 	}
 }
 
-// A host is avoided for as long as somebody is slow there, and slowFor longer. What was said of the worker that had a
-// rank before is not said of who has it now.
+// A host is avoided for as long as a worker is slow there, and slowFor longer. Verdicts about a rank's previous worker
+// do not count for its present one.
 func TestAvoided(t *testing.T) {
 	q := New([]*Host{{Name: "h", Slots: 2}})
 	if err := q.Schedule("fifo", 1, 0); err != nil {
@@ -667,7 +667,7 @@ func TestAvoided(t *testing.T) {
 	} {
 		if c.do.Kind != "" {
 			apply(c.do)
-			if e := q.Verdict(j, 1, 2, "", c.now, c.now); e.Kind != "" { // of whom nobody had said anything
+			if e := q.Verdict(j, 1, 2, "", c.now, c.now); e.Kind != "" { // a worker without any verdict before
 				t.Errorf("%d: %+v", i, e)
 			}
 		}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Who does not take part is not waited for for ever: not one that the job has gone on without, nor one that never came;
-// but one that came back, or is told to leave, is.
+// A worker that does not take part is not waited for without limit if the job has gone on without it or if it never
+// came. A worker that came back, or that is ordered to leave, is.
 func TestLost(t *testing.T) {
 	w := newWorld(t, "fifo", 1, Host{Name: "a", Slots: 2})
 	if err := w.submit(Spec{Name: "j", Samples: 100_000, Workers: 2, Rates: map[int]float64{1: 100}}); err != nil {

@@ -12,8 +12,8 @@ import (
 	"star/sched"
 )
 
-// site is a service and its jobs as they are on a machine, in virtual time: whose workers come after a while, and whose
-// logs are written once a second and looked at four times a second.
+// site is a service and its jobs as they are on a machine, in virtual time: workers come after a while, and logs are
+// written once a second and read four times a second.
 type site struct {
 	t    testing.TB
 	r    *rand.Rand
@@ -243,7 +243,7 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// simulated says of which jobs a simulation with these options says otherwise whether they are in time.
+// simulated returns the jobs for which a simulation with these options disagrees on whether they are in time.
 func (s *site) simulated(names []string, o sched.Options) (differ []string) {
 	const unit = 10 // simulated jobs end in whole seconds: here these are tenths
 	var jobs []*sched.Job

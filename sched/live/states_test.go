@@ -16,8 +16,8 @@ func (w *world) until(what string, so func() bool) {
 	}
 }
 
-// In each state that a job x can be in, each thing that may happen happens; then all goes well. The job is done, with
-// all of its samples, or cancelled where somebody has cancelled it.
+// In each state that a job x can be in, each possible event happens; then all goes well. The job is done, with all of
+// its samples, or cancelled if a user has cancelled it.
 func TestEachStateAndEvent(t *testing.T) {
 	trains := func(w *world) {
 		j := w.q.Job("x")

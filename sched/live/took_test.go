@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A service learns how long its jobs take to start, also across its own restart, and then lets in nobody who would be
-// late for that.
+// A service learns how long its jobs take to start, also across its own restart, and then admits no job that this would
+// make late.
 func TestTook(t *testing.T) {
 	w := newWorld(t, "ef-admission", 1, Host{Name: "a", Slots: 1})
 	w.learns = true

@@ -24,10 +24,10 @@ func TestSpotRun(t *testing.T) {
 		// It works for 2 s more: 300, and 700 on two.
 		{"it works on", Spot{1000, j.Rates, nil, 2 * s}, Revocations{File: "x", Trace: []Revocation{{10 * s, 1, -1}}, Replace: -1, Notice: 30 * s}, Outcome{47 * s, 106 * s, 1, 0}},
 		{"it may not", Spot{1000, j.Rates, nil, 2 * s}, Revocations{File: "x", Trace: []Revocation{{10 * s, 1, -1}}, Replace: -1}, Outcome{47*s + s/2, 105 * s, 1, 0}},
-		// 250, ten seconds of 20 until another one takes part, which is there for five of them, and 550 on three.
+		// 250, ten seconds of 20 until another one takes part, which runs for five of them, and 550 on three.
 		{"it is replaced", Spot{1000, j.Rates, []time.Duration{5 * s}, 0}, Revocations{File: "x", Trace: []Revocation{{10 * s, 1, -1}}, Replace: 5 * s}, Outcome{42 * s, (15 + 84 + 37) * s, 1, 1}},
 		{"too late", j, Revocations{File: "x", Trace: []Revocation{{10 * s, 1, 1000 * s}}, Replace: 5 * s}, Outcome{47*s + s/2, 105 * s, 1, 0}},
-		// Ten seconds of nobody.
+		// Ten seconds without a worker.
 		{"all go", Spot{1000, []float64{10}, nil, 0}, Revocations{File: "x", Trace: []Revocation{{10 * s, 0, 20 * s}}}, Outcome{110 * s, 100 * s, 1, 1}},
 		{"for ever", Spot{1000, []float64{10}, nil, 0}, Revocations{File: "x", Trace: []Revocation{{10 * s, 0, -1}}, Replace: -1}, Outcome{NoEnd, NoEnd, 1, 0}},
 		{"before it takes part", Spot{1000, []float64{10}, []time.Duration{10 * s}, 0}, Revocations{File: "x", Trace: []Revocation{{10 * s, 0, 20 * s}, {25 * s, 0, 30 * s}}}, Outcome{130 * s, (10 + 10 + 5 + 100) * s, 2, 2}},

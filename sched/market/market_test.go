@@ -121,8 +121,8 @@ func TestStudy(t *testing.T) {
 	}
 }
 
-// TestRule is a small study: a run that begins anew, a worker that is revoked, a run that is lost, machines of which
-// the day is not known.
+// TestRule is a small study: a run that starts over, a worker that is revoked, a run that is lost, machines with an
+// unknown day.
 func TestRule(t *testing.T) {
 	log := "Wall Time,Step,Accuracy,Zone,Run\n"
 	files := fstest.MapFS{

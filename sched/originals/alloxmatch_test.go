@@ -72,8 +72,8 @@ func TestHashOrder(t *testing.T) {
 	}
 }
 
-// TestHungarianIsPlain: of equally good assignments it is the one that the method comes to where each column has a
-// price of its own.
+// TestHungarianIsPlain: among equally good assignments the result is the one that the method reaches when each column
+// has a price of its own.
 func TestHungarianIsPlain(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for round := range 400 {

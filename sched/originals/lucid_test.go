@@ -31,8 +31,8 @@ func lucidTrace(t *testing.T, dir string) ([]*sched.Job, map[string]sched.Cluste
 	return jobs, vcs, &p
 }
 
-// TestLucid compares each job of twelve virtual clusters with what Lucid's program made of it. Of lucid its table has
-// no preemptions, since there are none.
+// TestLucid compares each job of twelve virtual clusters with the result of Lucid's program. Its table for lucid has no
+// preemptions, since lucid never preempts.
 func TestLucid(t *testing.T) {
 	dir := filepath.Join(reference(t), "lucid")
 	jobs, vcs, p := lucidTrace(t, dir)
@@ -71,7 +71,7 @@ func TestLucid(t *testing.T) {
 	}
 }
 
-// TestLucidMeans compares the means over all virtual clusters, also those of which there are no results of single jobs.
+// TestLucidMeans compares the means over all virtual clusters, also those without results of single jobs.
 func TestLucidMeans(t *testing.T) {
 	dir := filepath.Join(reference(t), "lucid")
 	jobs, vcs, p := lucidTrace(t, dir)

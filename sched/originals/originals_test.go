@@ -226,7 +226,7 @@ func TestElasticFlowTasks(t *testing.T) {
 	}
 }
 
-// muriTrace reads the trace of Muri of which there are tables.
+// muriTrace reads the trace of Muri that has tables.
 func muriTrace(t testing.TB, dir string) ([]*sched.Job, map[string]sched.Cluster) {
 	t.Helper()
 	jobs, err := workload.MuriTrace(open(t, dir, "trace3_first200.csv"))

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRunSort sorts lists by an order with cycles, as Python's sort does it: testdata/runsort.py. What it comes to is
-// not what a stable sort of another kind makes of it.
+// TestRunSort sorts lists by an order with cycles, as Python's sort does it: testdata/runsort.py. The result differs
+// from that of a stable sort of another kind.
 func TestRunSort(t *testing.T) {
 	b, err := os.ReadFile("testdata/runsort.json")
 	if err != nil {

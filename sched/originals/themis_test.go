@@ -26,8 +26,8 @@ func TestThemisParts(t *testing.T) {
 }
 
 // TestThemisProgram has Themis of ElasticFlow's program by hand: jobs of as many seconds, but not iterations. Jobs end
-// at slots after the first submission. Who has few iterations is furthest from fair, and runs until it has ended. One
-// that is larger than the cluster is declined.
+// at slots after the first submission. A job with few iterations is furthest from fair, and runs until it has ended.
+// One that is larger than the cluster is declined.
 func TestThemisProgram(t *testing.T) {
 	jobs := []*sched.Job{
 		{ID: "few", Submit: 5, GPUs: 2, Duration: 100, Iterations: 10, Rates: []float64{0, .1}, Deadline: math.Inf(1)},

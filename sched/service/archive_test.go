@@ -153,7 +153,7 @@ func TestArchive(t *testing.T) {
 	}
 	s.close()
 
-	// The service ended before the queue knew, and half a line is there.
+	// The service ended before the queue knew, and half a line was written.
 	if err := os.WriteFile(filepath.Join(o.Dir, queueName), before, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -281,8 +281,8 @@ func threeServices(t *testing.T, ctx context.Context, keep time.Duration) *counc
 	return c
 }
 
-// Several services have one archive, beside the jobs: who decides next knows which jobs have left the queue, and none
-// is lost or twice.
+// Several services have one archive, beside the jobs: the service that decides next knows which jobs have left the
+// queue, and no job is lost or recorded twice.
 func TestPeersArchive(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer stop()

@@ -38,8 +38,8 @@ func (a *agreed) Add(more []byte) error {
 func (a *agreed) Held() bool  { return !a.lost }
 func (a *agreed) Hold() error { return errors.New("lost") }
 
-// Whoever decides next makes the queue that there was of what was agreed on, which does not grow with what has happened
-// to its jobs.
+// The service that decides next rebuilds the queue from the agreed log, which does not grow with the events of its
+// jobs.
 func TestAgreedBook(t *testing.T) {
 	began := time.Unix(1e9, 0).UTC()
 	hosts := []*live.Host{{Name: "h", Slots: 2}}
@@ -115,7 +115,7 @@ func TestAgreedBook(t *testing.T) {
 	}
 }
 
-// Who asks while none of several services decides is told what is to be done.
+// A caller that asks while none of several services decides gets an error that says what to do.
 func TestUndecided(t *testing.T) {
 	for _, c := range []struct {
 		missing   []string

@@ -56,7 +56,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// While the disk is full nothing is taken in, and nothing that is there is lost.
+// While the disk is full no job is accepted, and no existing data is lost.
 func TestFullDisk(t *testing.T) {
 	var said strings.Builder
 	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 0}}, Log: slog.New(slog.NewTextHandler(&said, nil))})
@@ -94,7 +94,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A job whose coordinator cannot listen anywhere waits, and who asks is told why.
+// A job with a coordinator that cannot listen anywhere waits, and the status says why.
 func TestNowhereToListen(t *testing.T) {
 	var said strings.Builder
 	// of no machine: RFC 1112, section 4
@@ -127,7 +127,7 @@ func ended(t *testing.T, p child) {
 	}
 }
 
-// A process is known to live by its lock, and is told once; orders reach one that reads them.
+// A process is known to live by its lock, and gets each signal once; orders reach a process that reads them.
 func TestChild(t *testing.T) {
 	codes := newCodes()
 	p := child(filepath.Join(t.TempDir(), "p"))
@@ -388,8 +388,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// Whoever cancels a job that nobody has submitted may have mistyped its name, and is told so by another exit code than
-// whoever cancels one that is over.
+// A user that cancels an unknown job may have mistyped its name, and gets another exit code than one that cancels a job
+// that is over.
 func TestCancel(t *testing.T) {
 	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 1, Away: 1e18}}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -412,8 +412,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// A worker that does not take part is named to who asks, with the last that it has said; one that does, or has just
-// been started, is not.
+// The status names a worker that does not take part, with its last message; it does not name one that takes part, or
+// has just been started.
 func TestWhoDoesNotTakePart(t *testing.T) {
 	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 2}}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -462,7 +462,7 @@ func TestWhoDoesNotTakePart(t *testing.T) {
 }
 
 // A worker that ends well before its job does has not failed, and its host is as good as before: others go there at
-// once. One that fails, or whose job goes on without it, has.
+// once. A worker that fails, or is left behind by its job, has.
 func TestWorkerEndsFirst(t *testing.T) {
 	for _, c := range []struct {
 		code int
@@ -496,8 +496,8 @@ func TestWorkerEndsFirst(t *testing.T) {
 	}
 }
 
-// A service asks the cluster of its hosts again and again which of them it gives to nobody, and takes what it knew to
-// be so still when there is no answer.
+// A service asks the cluster of its hosts again and again which of them it gives to no job, and keeps the last answer
+// when there is no new one.
 func TestClosed(t *testing.T) {
 	defer func(was time.Duration) { askEvery = was }(askEvery)
 	askEvery = time.Millisecond

@@ -9,7 +9,7 @@ import (
 	"star/sched"
 )
 
-// TestShort has short forms of clusters, and what is none.
+// TestShort has short forms of clusters, and invalid ones.
 func TestShort(t *testing.T) {
 	for text, want := range map[string]sched.Cluster{"5gpu+3cpu": {Nodes: 5, GPUs: 1, Plain: 3}, "0gpu+1cpu": {GPUs: 1, Plain: 1}, "n2g8": {Nodes: 2, GPUs: 8}, "n1g64": {Nodes: 1, GPUs: 64}} {
 		if c, ok := Short(text); !ok || c != want {

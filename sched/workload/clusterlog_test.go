@@ -15,8 +15,8 @@ const helios = `job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_
 13,ua,vcA,0,4,1,COMPLETED,2020-04-01 00:00:05,2020-04-01 00:00:05,2020-04-01 00:00:09,4,0
 `
 
-// philly has a job of two attempts, one that runs still, one that was never started, one whose clock was put back, one
-// whose first attempt lacks its times, and one without GPUs.
+// philly has a job of two attempts, one that runs still, one that was never started, one with a clock that was put
+// back, one without times in its first attempt, and one without GPUs.
 const philly = `[{"status": "Pass", "vc": "v", "jobid": "a", "attempts": [
   {"start_time": "2017-10-07 01:00:00", "end_time": "2017-10-07 01:01:00", "detail": [{"ip": "m1", "gpus": ["gpu0", "gpu1"]}, {"ip": "m2", "gpus": ["gpu7"]}]},
   {"start_time": "2017-10-07 01:02:00", "end_time": "2017-10-07 01:04:00", "detail": [{"ip": "m3", "gpus": ["gpu0", "gpu1"]}]}],

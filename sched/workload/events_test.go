@@ -12,7 +12,7 @@ import (
 	"star/sched"
 )
 
-// What is written is read again: who had how many GPUs when, deadlines, and why somebody was declined.
+// Written events are read back: which job had how many GPUs when, deadlines, and why a job was declined.
 func TestEvents(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	jobs := []*sched.Job{{ID: "large", Submit: 7, GPUs: 99, Duration: 1, Deadline: never}}
@@ -89,7 +89,7 @@ func TestEventsWrong(t *testing.T) {
 	}
 }
 
-// A job that gives up GPUs is told who has more at that time, in its own virtual cluster alone.
+// The event of a job that gives up GPUs names the jobs that have more at that time, in its own virtual cluster alone.
 func TestEventsSayForWhom(t *testing.T) {
 	o := func(id, vc string, steps ...sched.Step) sched.Outcome {
 		return sched.Outcome{Job: &sched.Job{ID: id, VC: vc, GPUs: 2, Deadline: never}, End: 99, Steps: steps}

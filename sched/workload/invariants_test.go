@@ -61,11 +61,11 @@ func mostOf(out []sched.Outcome) (most float64) {
 }
 
 // TestWhatGenMakes has jobs of each generator, of three seeds, run under each policy that has what it must know: no
-// more GPUs are in use than there are, nobody runs before it is submitted or after it has ended, what is done is what
-// was asked for, what is waited is the time without GPUs, those that are declined never run, and the same jobs give the
-// same table and the same events.
+// more GPUs are in use than there are, no job runs before it is submitted or after it has ended, the work done is the
+// requested work, the waiting time is the time without GPUs, declined jobs never run, and the same jobs give the same
+// table and the same events.
 func TestWhatGenMakes(t *testing.T) {
-	elastic := []string{"edf", "edf-admission", "ef", "ef-admission"} // whose changes cost nothing
+	elastic := []string{"edf", "edf-admission", "ef", "ef-admission"} // policies with changes that cost nothing
 	fixed := []string{"fifo", "sjf", "srtf", "srsf", "qssf", "tiresias", "gandiva", "themis", "chronus"}
 	for _, name := range []string{"elasticflow", "helios", "philly"} {
 		for seed := range uint64(3) {

@@ -11,7 +11,7 @@ import (
 )
 
 // TestLucidColumns reads what jobs of Lucid have beside their times. A priority below zero is 1000 s, as in its
-// program; 0 is none.
+// program; 0 means that it is unset.
 func TestLucidColumns(t *testing.T) {
 	jobs, err := LucidTrace(strings.NewReader("job_id,user,vc,gpu_num,submit_time,duration,model,dataset,batchsize,amp,gmem,sharescore,ebm_priority,lgb_priority\n" +
 		"1,u,a,2,10,50,m,d,8,1,100.25,2,-1,-7\n2,,b,1,11,60,m,d,4,0,0,0,0,5\n"))
@@ -23,7 +23,7 @@ func TestLucidColumns(t *testing.T) {
 	}
 }
 
-// TestLucidProfile reads speeds of pairs, of which the first line counts, and forecasts, ten minutes apart.
+// TestLucidProfile reads speeds of pairs, with the first line counting, and forecasts, ten minutes apart.
 func TestLucidProfile(t *testing.T) {
 	pairs, err := ReadPairs(strings.NewReader("model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\na,d,8,0,.5,b,e,4,1,.75\na,d,8,0,.1,b,e,4,1,.2\n"))
 	if want := map[[2]sched.Kind][2]float64{{{Model: "a", Dataset: "d", Batch: 8}, {Model: "b", Dataset: "e", Batch: 4, AMP: true}}: {.5, .75}}; err != nil || !reflect.DeepEqual(pairs, want) {

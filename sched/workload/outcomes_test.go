@@ -74,7 +74,7 @@ func TestOutcomesWrong(t *testing.T) {
 	}
 }
 
-// TestAllocateUntil has who still has GPUs have them until the time that is given, or the last change.
+// TestAllocateUntil lets jobs that still have GPUs keep them until the given time, or the last change.
 func TestAllocateUntil(t *testing.T) {
 	out := []sched.Outcome{{Job: &sched.Job{ID: "a"}, Steps: []sched.Step{{At: 1, GPUs: 2}, {At: 5, GPUs: 1}}}}
 	for until, want := range map[float64]float64{3: 5, 8: 8} {

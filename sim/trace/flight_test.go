@@ -28,8 +28,8 @@ func recorded(t testing.TB) (flights []*Flight) {
 	return flights
 }
 
-// What PyTorch 2.15 recorded of a job whose rank 1 slept 60 ms more in each step from step 20 on. It does not say how
-// long collectives took.
+// PyTorch 2.15 recorded this of a job in which rank 1 slept 60 ms more in each step from step 20 on. It does not say
+// how long collectives took.
 func TestFlightOfPyTorch(t *testing.T) {
 	flights := recorded(t)
 	profiles, notices, err := FlightProfiles(flights)
@@ -56,7 +56,7 @@ func TestFlightOfPyTorch(t *testing.T) {
 	}
 }
 
-// flights makes records of three ranks as JSON: 20 steps of two collectives, of which the second is waited for. Rank 1
+// flights makes records of three ranks as JSON: 20 steps of two collectives, and the ranks wait for the second. Rank 1
 // computes 60 ms, others 20 ms; an exchange takes 2 ms.
 func flights(t *testing.T, backend string, ended, timed bool) []*Flight {
 	t.Helper()
@@ -95,7 +95,7 @@ func flights(t *testing.T, backend string, ended, timed bool) []*Flight {
 	return out
 }
 
-// Waiting is told from work by ends, by the GPU's clock, or by the clocks of hosts.
+// Waiting is distinguished from work by ends, by the GPU's clock, or by the clocks of hosts.
 func TestFlightProfiles(t *testing.T) {
 	for _, x := range []struct {
 		backend      string
@@ -103,7 +103,7 @@ func TestFlightProfiles(t *testing.T) {
 		own          [3]float64 // ms
 		gpu          bool
 	}{
-		{"gloo", true, false, [3]float64{20, 58, 20}, false},  // who asks next only after an end may have waited for it
+		{"gloo", true, false, [3]float64{20, 58, 20}, false},  // a rank that asks only after an end may have waited
 		{"gloo", false, false, [3]float64{22, 62, 22}, false}, // the exchange is not known
 		{"nccl", true, false, [3]float64{22, 62, 22}, false},  // ends are only noticed: they do not count
 		// the first collective's waiting counts as well; the exchange is not known
@@ -221,7 +221,7 @@ func TestReadFlightRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReadFlight reads whatever is there twice, as records of two ranks.
+// FuzzReadFlight reads the input twice, as records of two ranks.
 func FuzzReadFlight(f *testing.F) {
 	for _, text := range pickled {
 		f.Add([]byte(text))

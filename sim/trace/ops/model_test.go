@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// executed plays a job whose workers never pause: every operation starts as soon as what it needs is there. It is dumb
-// on purpose: all start times are raised until no rule is broken. took says how long an operation takes once it can.
+// executed plays a job of workers that never pause: every operation starts as soon as its inputs exist. It is dumb on
+// purpose: all start times are raised until no rule is broken. took says how long an operation takes once it can run.
 func executed(m Meta, micros int, took func(d, s int, t Type, k int) float64) []Op {
 	type key struct {
 		d, s int
@@ -166,7 +166,7 @@ func TestGraphAgrees(t *testing.T) {
 		if again, err := New(Meta{}, all); err != nil || again.Meta != m || again.Attribute().Ideal != r.Ideal {
 			t.Fatalf("sizes found %+v, want %+v; %v", again, m, err)
 		}
-		// Repairing everybody is the ideal; a job of one worker has all the damage in it.
+		// Repairing all workers is the ideal; a job of one worker has all the damage in it.
 		if p := j.times(func(Op) bool { return true }); p[0] != r.Ideal {
 			t.Fatalf("all repaired: %v, ideal %v", p[0], r.Ideal)
 		}
@@ -183,7 +183,7 @@ func TestGraphAgrees(t *testing.T) {
 	})
 }
 
-// even is a job whose operations all take 1, but for those of worker slow (data rank, stage) that compute.
+// even is a job in which all operations take 1, except the computing operations of worker slow (data rank, stage).
 func even(slow [2]int, factor float64) []Op {
 	return executed(Meta{Data: 2, Stages: 2, Chunks: 1}, 4, func(d, s int, t Type, _ int) float64 {
 		if (t == Forward || t == Backward) && [2]int{d, s} == slow {
@@ -352,7 +352,7 @@ func written[R any](t testing.TB, of []R) []byte {
 	return b.Bytes()
 }
 
-// A small file whose columns are large when they are unpacked is refused before they are.
+// A small file with columns that are large when unpacked is refused before they are unpacked.
 func TestParquetThatUnpacksToMuch(t *testing.T) {
 	type padded struct {
 		row

@@ -23,7 +23,7 @@ func realTrace(t *testing.T) string {
 	return dir
 }
 
-// The published attribution of a production job one of whose workers was slowed on purpose
+// The published attribution of a production job in which one worker was slowed on purpose
 // (ByteDance-Seed/StragglerAnalysis, data/result-AR.json, mw-AR.json, ms-AR.json). The task is 5 %; it comes out within
 // 0.1 %.
 func TestPublishedAttribution(t *testing.T) {

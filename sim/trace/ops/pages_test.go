@@ -106,7 +106,7 @@ func forge(t *testing.T, file []byte, column string, change func(c *format.Colum
 
 type change = func(c *format.ColumnMetaData, h []*format.PageHeader, pages [][]byte)
 
-// bomb gives a column a page of 16 MiB of zeros, of which its header does not tell.
+// bomb gives a column a page of 16 MiB of zeros that its header does not declare.
 func bomb(with compress.Codec) change {
 	return func(c *format.ColumnMetaData, h []*format.PageHeader, pages [][]byte) {
 		b, err := with.Encode(nil, make([]byte, 16<<20))
