@@ -283,7 +283,7 @@ func TestGarbage(t *testing.T) {
 		}
 		c.Write(b)
 		c.SetReadDeadline(time.Now().Add(30 * time.Second))
-		if n, err := io.Copy(io.Discard, c); os.IsTimeout(err) { // TLS: the answer is that there is none
+		if n, err := io.Copy(io.Discard, c); os.IsTimeout(err) { // over TLS: the answer is that TLS is off
 			t.Errorf("%s: the connection is still open, %d bytes came", name, n)
 		}
 		c.Close()
