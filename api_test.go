@@ -22,7 +22,7 @@ import (
 // public are the packages that programs of others import.
 var public = []string{"star/worker", "star/server", "star/worker/launch", "star/train", "star/job"}
 
-// lent are rooms that are not public, whose types the API of a public package has nevertheless, and why.
+// lent are rooms that are not public although the API of a public package has types of them, with the reason.
 var lent = map[string]string{
 	"star/coord":                    "what a job says of itself: Status, errors of a job's end",
 	"star/coord/advice":             "what a pilot answers (server.Pilot)",

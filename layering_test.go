@@ -18,7 +18,7 @@ import (
 // and docs/architecture.md a row.
 var rooms = []struct {
 	room  string
-	needs string // rooms, space-separated; * stands for all
+	needs string // rooms, space-separated; * means all
 	not   string // other packages
 	why   string
 }{
@@ -279,12 +279,12 @@ func TestLayering(t *testing.T) {
 // whatever they import.
 var lends = map[string]string{
 	"star/internal/kernel": "sync sync/atomic time", // a pool of goroutines for large products; no result depends on them
-	"star/ps/rule":         "sync",                  // goroutines for long vectors, of which no result depends either
+	"star/ps/rule":         "sync",                  // goroutines for long vectors; no result depends on them either
 	"star/sim":             "*",                     // it uses the pure parts of allreduce and ps
 }
 
-// TestPure walks all imports of the pure rooms: who imports them gets no clock, goroutine, lock, file or network by
-// another room.
+// TestPure walks all imports of the pure rooms: a package that imports them gets no clock, goroutine, lock, file or
+// network by another room.
 func TestPure(t *testing.T) {
 	imports := map[string][]string{}
 	for _, p := range packages(t) {
@@ -318,7 +318,7 @@ func TestPure(t *testing.T) {
 	}
 }
 
-// links are packages that few rooms may link, by whatever way: rooms, and why. A folder stands for all below it.
+// links are packages that few rooms may link, by whatever way: rooms, and why. A folder means all below it.
 var links = []struct{ pkg, rooms, why string }{
 	{"github.com/spf13/cobra", "cmd worker/launch internal/settings job/options worker/configure sched/schedsim observe/doctor sched/service", "a command line is a program's affair"},
 	{"github.com/spf13/pflag", "cmd worker/launch internal/settings job/options worker/configure sched/schedsim observe/doctor sched/service", "a command line is a program's affair"},
@@ -376,8 +376,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// apart are rooms that must not reach others by any way. What stands behind a minus is not meant, although it lies
-// below one that is.
+// apart are rooms that must not reach others by any way. A room after a minus is excepted, although it lies below one
+// that is listed.
 var apart = []struct{ room, not, why string }{
 	{"worker -worker/configure -worker/inject -worker/launch", "server cluster cmd worker/launch bench sim internal/settings job/options job/tenant worker/configure train/net coord -coord/engine -coord/session -cluster/resource", "a library: knows no settings, no server, no coordinator, no cluster and no model of ours"},
 	{"server -server/outside", "worker cluster cmd bench sim internal/settings job/options job/tenant -cluster/placement -cluster/resource", "a library: knows no settings, no worker and no cluster"},

@@ -15,12 +15,12 @@ import (
 // own are the keys that lines of a log begin with: slog's, and the process of a job (options.Logger, With).
 var own = []string{"time", "level", "msg", "role", "rank", "cluster"}
 
-// apart are packages whose lines have none of them but slog's: the resource service and the rings of the library log
-// for themselves, or without a rank of a job.
+// apart are packages with lines that have none of them but slog's: the resource service and the rings of the library
+// log for themselves, or without a rank of a job.
 var apart = []string{"cluster"}
 
-// A line of a log has no key twice, neither of its own nor one of those that its logger puts before it: what reads JSON
-// keeps one of them, and nobody knows which.
+// A line of a log has no key twice, neither of its own nor one of those that its logger puts before it: a reader of
+// JSON keeps one of them, and which one is unknown.
 func TestLogKeys(t *testing.T) {
 	lines := 0
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

@@ -13,7 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// unplain are words that CONTRIBUTING.md replaces: "who" for a process, private idioms, and household metaphors.
+// unplain are words that CONTRIBUTING.md replaces: pronouns of persons for a process, private idioms, and household
+// metaphors.
 var unplain = func() map[string]bool {
 	all := map[string]bool{}
 	for phrase := range strings.SplitSeq("who,whom,whose,whoever,nobody,everybody,somebody,"+
@@ -89,7 +90,7 @@ func prose(path string) []byte {
 		}
 	case ".py", ".md", ".sh", ".js", ".html":
 		b, _ := os.ReadFile(path)
-		if filepath.Ext(path) == ".md" { // names in a format, such as `who`
+		if filepath.Ext(path) == ".md" { // names in a format, in backquotes
 			b = formatName.ReplaceAll(b, nil)
 		}
 		return b

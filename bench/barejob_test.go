@@ -48,7 +48,7 @@ func TestBareParts(t *testing.T) {
 	}
 }
 
-// What is wrong with a bare job is said by whoever noticed.
+// The error of a bare job comes from the process that noticed it.
 func TestBareJobFails(t *testing.T) {
 	good := BareJobConfig{
 		Command: []string{os.Args[0]}, Model: "mlp", Input: train.Input{Shape: []int{1, 5, 5}, Classes: 3}, Batch: 2, Workers: 1, Servers: 1, Steps: 2,

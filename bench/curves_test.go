@@ -33,7 +33,7 @@ func TestRoundTicks(t *testing.T) {
 }
 
 // TestPlotCurves: the names of many curves are right of the area in which they are drawn, one below the other, and the
-// axis ends where it is told.
+// axis ends at the given value.
 func TestPlotCurves(t *testing.T) {
 	var curves []Curve
 	for i := range 14 {

@@ -51,7 +51,7 @@ func TestExchangesFailures(t *testing.T) {
 	}
 }
 
-// Sides that have not done the same are found out; who exchanges nothing does something else.
+// Sides that have not done the same are found; a row that exchanges nothing is not compared.
 func TestAgree(t *testing.T) {
 	rows := []ExchangeResult{{Exchange: "none"}, {Exchange: "star"}, {Exchange: "gloo"}}
 	turns := func(norms ...float64) (ts [][]exchanged) {

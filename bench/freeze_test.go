@@ -38,8 +38,8 @@ var referenceJobs = []struct {
 	{"ring, a rider", "ssgd", optim.Config{Name: optim.Momentum, Momentum: 0.9}, []star.Worker{3}},
 }
 
-// referenceTimes are those of four workers, of which the last takes three times as long, each with a jitter that
-// follows from its step.
+// referenceTimes are those of four workers. The last worker takes three times as long. Each has a jitter that follows
+// from its step.
 type referenceTimes struct{}
 
 func (referenceTimes) Workers() int { return 4 }

@@ -15,7 +15,7 @@ import (
 	"star/train/optim"
 )
 
-// lossWatch follows the loss on the test samples in a run of so many samples.
+// lossWatch follows the loss on the test samples in a run.
 type lossWatch struct {
 	*watched
 	net    *netTask
@@ -142,9 +142,9 @@ func reaches(ws []*lossWatch, loss float64) (looks, seconds float64) {
 }
 
 // BenchmarkMomentum is what docs/theory.md says of momentum 0.9: rounds of samples and seconds of virtual time to a
-// loss of 0.25 on the test samples, by mode and learning rate, of 8 workers with mini-batches of 16, one of which is 3
-// times as slow; and ν in SSGD, by the bound of (27), the mean of the 50th round to that at which it is there. One
-// iteration (-benchtime 1x) is all of it.
+// loss of 0.25 on the test samples, by mode and learning rate, of 8 workers with mini-batches of 16; one worker is 3
+// times as slow. It also reports ν in SSGD, by the bound of (27): its mean from the 50th round to the one at which that
+// loss is reached. One iteration (-benchtime 1x) is all of it.
 func BenchmarkMomentum(b *testing.B) {
 	const mu = 0.9
 	for _, optimizer := range []string{optim.Momentum, optim.DANA} {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A page of results says who is faster by how much, and keeps nothing back that is behind.
+// A page of results says which method is faster by how much, and omits no method that is behind.
 func TestReport(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name string, v any) {

@@ -34,8 +34,8 @@ func TestInterval(t *testing.T) {
 	}
 }
 
-// A sitting that was broken off in the middle of a line goes on where it was, and the result is that of one sitting,
-// whatever runs at the same time.
+// A benchmark that was interrupted in the middle of a line goes on where it was, and the result is that of one run
+// without interruption, whatever runs at the same time.
 func TestTTAInSittings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("18 jobs in virtual time")
@@ -156,7 +156,7 @@ func runs(scenario, method string, bound, accuracy float64, times ...float64) (r
 	return rs
 }
 
-// Goals are met at their limits and not beyond; who does not arrive meets none.
+// Goals are met at their limits and not beyond; a run that does not arrive meets no goal.
 func TestTTAGoals(t *testing.T) {
 	const saves, geo, behind, accuracy, still, hindsight = 0, 1, 2, 3, 4, 5
 	join := func(parts ...[]TTAResult) (rs []TTAResult) {

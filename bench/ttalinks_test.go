@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// In a scenario with hosts bytes take time: with two workers on one host and the server on another one, whose link
-// carries 10 MB/s, a round of 1 MB gradients takes 200 ms for the parameters, 100 ms of computing and 200 ms for the
-// gradients; in a ring of the two nothing crosses a link. Who is gone is waited for no more.
+// In a scenario with hosts bytes take time. Two workers are on one host and the server is on another one, with a link
+// of 10 MB/s: a round of 1 MB gradients takes 200 ms for the parameters, 100 ms of computing and 200 ms for the
+// gradients; in a ring of the two nothing crosses a link. No worker waits any more for a worker that is gone.
 func TestTTALinks(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

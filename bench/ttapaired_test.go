@@ -9,7 +9,7 @@ import (
 	"star"
 )
 
-// leveled makes runs of a method with seeds 1, 2, …, whose levels come at times · 1, 2, … ; they end at 500 s.
+// leveled makes runs of a method with seeds 1, 2, …, with levels at times · 1, 2, … ; they end at 500 s.
 func leveled(scenario, method string, levels int, times ...float64) (rs []TTAResult) {
 	for i, t := range times {
 		r := TTAResult{Task: "t", Arch: ArchPS, Scenario: scenario, Bound: 0.5, Method: method, Seed: uint64(i + 1), Seconds: 500}
@@ -44,7 +44,7 @@ func TestCompareRuns(t *testing.T) {
 }
 
 // With as many scenarios for each seed the interval is that of the seeds' means: what two scenarios of a seed have in
-// common makes it no narrower. Below five clusters there is none.
+// common makes it no narrower. Below five clusters there is no interval.
 func TestPool(t *testing.T) {
 	var xs []seen
 	means := []float64{0.1, -0.2, 0.3, 0, 0.05, -0.1}

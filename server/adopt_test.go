@@ -12,8 +12,8 @@ import (
 	"star/job"
 )
 
-// TestWholeBatches: a program whose batches must stay whole has the job begin without a queue, and refuses what cannot
-// do without cutting or resizing.
+// TestWholeBatches: a program with batches that must stay whole has the job begin without a queue, and refuses what
+// cannot do without cutting or resizing.
 func TestWholeBatches(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -28,8 +28,8 @@ func TestAdvertise(t *testing.T) {
 	}
 }
 
-// As long as the coordinator's name is not known there is no address: the name of a host would be none in a cluster
-// whose DNS has only services.
+// As long as the coordinator's name is unknown there is no address: the name of a host would not be found in a cluster
+// with a DNS of services only.
 func TestAdvertiseNameUnknown(t *testing.T) {
 	job := job.Job{Rank: 1, Network: job.Network{Coordinator: "no-such-host.invalid:7070"}}
 	if got, err := (&server{job: &Config{Job: job}}).advertise(t.Context(), "[::]:7071"); err == nil {

@@ -11,7 +11,7 @@ import (
 	"star/modes/baseline"
 )
 
-// kinds are the features of baselines, by name: written down here, so that the table is held against something else
+// kinds are the features of baselines, by name: written down here, so that the table is compared with something else
 // than the code that uses it.
 var kinds = map[string]combinations.Set{
 	"": 0,
@@ -40,7 +40,7 @@ var kinds = map[string]combinations.Set{
 	"easgd":          combinations.Of(combinations.OwnSteps, combinations.Parts),
 }
 
-// ringParts are baselines whose workers stop between parts of a batch in an all-reduce.
+// ringParts are baselines with workers that stop between parts of a batch in an all-reduce.
 var ringParts = map[string]bool{"backup": true, "k-sync": true, "k-async": true}
 
 // modeKinds are those of modes.

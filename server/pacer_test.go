@@ -47,8 +47,8 @@ func TestPacer(t *testing.T) {
 	})
 }
 
-// What a server sends between two updates is told, without what it sends while it pauses; by tc it is to take as long
-// as the delay.
+// The pacer reports what a server sends between two updates, without what it sends while it pauses; by tc it is to take
+// as long as the delay.
 func TestPacerTellsWhatIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent atomic.Int64

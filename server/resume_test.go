@@ -7,8 +7,8 @@ import (
 	"star/train/checkpoint"
 )
 
-// A checkpoint of a program whose names had what wrappers of PyTorch add is one of the model without: with the hash
-// that a program has which leaves that out.
+// A checkpoint of a program with names that have the prefixes of PyTorch's wrappers is one of the model without them:
+// it has the hash of a program that leaves those out.
 func TestPlainHash(t *testing.T) {
 	specs := func(names ...string) (own []train.TensorSpec, saved []checkpoint.TensorSpec) {
 		own, saved = []train.TensorSpec{}, nil

@@ -44,8 +44,8 @@ func TestRunningOf(t *testing.T) {
 	}
 	want := placement.Running{
 		Sites: []placement.Site{
-			// The workers: 1.7 cores, and three quarters of 400 bytes in and 200 out in 2 s each cross the link. Nobody else
-			// uses it, nor a processor.
+			// The workers: 1.7 cores, and three quarters of 400 bytes in and 200 out in 2 s each cross the link. No
+			// other process uses it, nor a processor.
 			{Name: "b", In: 1000, Out: 1000, CPU: 4, Memory: inf},
 			// Others use 1 core, 200 in and 100 out.
 			{Name: "first", In: 800, Out: 1900, CPU: 3, Memory: 1e6, Seen: 500},

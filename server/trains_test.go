@@ -63,7 +63,7 @@ func TestFits(t *testing.T) {
 		{"--batch=64", ours, say("lenet", "digits", 1, 32), "has --batch 32, the job 64 (--batch of star-ps)", false, session.Told{}},
 		{"", ours, say("lenet", "digits", 1, 64), "has --batch 64, the job 32 (default of star-ps)", false, session.Told{}},
 
-		// Of those who do not say what they were told, as much as can be seen is looked at.
+		// Of members that do not say which settings they have, as much as can be seen is checked.
 		{"--model=lenet", ours, session.Enrolment{Data: "digits/train"}, "softmax", false, session.Told{}},
 		{"--model=softmax", ours, session.Enrolment{Data: "digits/train"}, "", false, session.Told{Model: "softmax", Dataset: "digits", Seed: 1, Batch: 32}},
 		{"--dataset=digits:n=400", ours, session.Enrolment{Data: "mnist/train"}, "has --dataset mnist/train, the job digits:n=400", false, session.Told{}},

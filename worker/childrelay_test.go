@@ -18,7 +18,7 @@ import (
 var below = []wire.Below{{Child: 1, Worker: 1, Step: 8, Samples: 5}, {Child: 2, Worker: 2, Step: 8, Samples: 5}, {Child: 2, Worker: 4, Step: 9, Samples: 3}}
 
 // Whatever a child says to its parent in a tree, its connection ends or it is what was to be expected; what another
-// child brings is taken, and nobody waits for the first one longer than for its word.
+// child brings is taken, and the parent waits for the first one no longer than for its message.
 func TestHostileChildren(t *testing.T) {
 	const n = 8
 	d, job, open := lands(t, make([]float32, n))
@@ -98,8 +98,8 @@ func TestHostileChildren(t *testing.T) {
 	}
 }
 
-// A child's gradient that is none, or is not what its sum says, costs the child its connection. Its parent goes on
-// without it, as without one that says what is not so: in a sum of several nobody could tell whose it was.
+// A child with an invalid gradient, or one that differs from its checksum, loses its connection. Its parent goes on
+// without it, as without one that says what is not so: in a sum of several the sender could not be identified.
 func TestBundlesThatAreNone(t *testing.T) {
 	for name, c := range map[string]struct {
 		payload []float32

@@ -47,7 +47,7 @@ func ExampleRun() {
 	// 200 updates of 6400 samples; more than 80 % right: true
 }
 
-// A session leaves the loop to the caller: each step is a batch whose gradient is wanted. Here two parameters learn
+// A session leaves the loop to the caller: each step is a batch to compute the gradient of. Here two parameters learn
 // whether a number is positive.
 func ExampleJoin() {
 	ctx := context.Background()

@@ -81,8 +81,8 @@ func (s *scene) joined(c transport.Conn) {
 	}
 }
 
-// nobody is an address that nobody listens at, another one for each host: a port that the kernel has given
-// out and taken back it may give out again.
+// nobody is an address without a listener, another one for each host: a port that the kernel has given out and taken
+// back it may give out again.
 func nobody(host int) string { return fmt.Sprintf("127.0.0.%d:1", host) }
 
 // work is worker 0 in the job of a scene.
@@ -92,8 +92,8 @@ func (s *scene) work(t *testing.T) error {
 	return Run(ctx, setting(t, "--rank", "0", "--coordinators", s.addr+","+nobody(2)+","+nobody(3), "--coordinator", s.addr, "--replicas", "2", "--join-timeout", "30s"))
 }
 
-// A server is lost while a worker that has found another coordinator connects to its copies. The worker hears who holds
-// them now, and goes on.
+// A server is lost while a worker that has found another coordinator connects to its copies. The worker learns which
+// servers hold them now, and goes on.
 func TestHoldersChangeWhileTheyAreReached(t *testing.T) {
 	gone := nobody(4)
 	var s *scene

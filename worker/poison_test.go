@@ -79,7 +79,7 @@ func TestRingJudge(t *testing.T) {
 	}
 }
 
-// Buckets that leave before the whole is there are looked at one by one.
+// Buckets that leave before the whole gradient is computed are judged one by one.
 func TestBucketJudge(t *testing.T) {
 	for _, policy := range []string{poison.Skip, poison.Fatal} {
 		w := inRing(1, 8, policy)
@@ -112,7 +112,7 @@ func TestBucketJudge(t *testing.T) {
 	}
 }
 
-// A member whose gradients are reversed finds out by what the sum of all is, and only it.
+// A member with reversed gradients finds out by the sum of all gradients, and only that member does.
 func TestRingCompare(t *testing.T) {
 	const n = 1000
 	rnd := rand.New(rand.NewPCG(5, 6))
@@ -156,12 +156,12 @@ func TestRingCompare(t *testing.T) {
 }
 
 // Through a codec only that part of a gradient is in the sum which the codec has let through. Sound members are taken
-// for sound, whatever it leaves out; who is reversed is found where it leaves little.
+// for sound, whatever it leaves out; a reversed member is found where it leaves little.
 func TestRingCompareThroughACodec(t *testing.T) {
 	const n = 2000
 	for _, c := range []struct {
 		codec    string
-		reversed int // rank; -1: nobody
+		reversed int // rank; -1: no member
 	}{{"topk=0.02", -1}, {"int8", -1}, {"int8", 2}, {"powersgd=1", -1}} {
 		t.Run(fmt.Sprintf("%s, %d", c.codec, c.reversed), func(t *testing.T) {
 			t.Parallel()

@@ -13,7 +13,8 @@ import (
 )
 
 // However many workers go on, and whatever their gradients weigh, the sum over the workers of weight times what is left
-// out stays what it was, and each file is taken up once. Who goes on as before takes up its own, as it is.
+// out stays what it was, and each file is taken up once. A worker that goes on as before takes up its own file,
+// unchanged.
 func TestSharesKeepTheSum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := rapid.IntRange(1, 9).Draw(t, "workers before")
@@ -62,7 +63,7 @@ func TestSharesKeepTheSum(t *testing.T) {
 	})
 }
 
-// A worker that was given no --batch goes by the job's, where it is told.
+// A worker counts shares by the job's batch if the coordinator says it, and by its own --batch otherwise.
 func TestEqualShares(t *testing.T) {
 	for _, c := range []struct {
 		own, told, samples int

@@ -10,8 +10,8 @@ import (
 	"star/transport/wire"
 )
 
-// A ring whose member has Nesterov's momentum, and whose riders have their own, makes the updates that a shard makes of
-// the same firings with a velocity for each worker.
+// A ring with Nesterov's momentum in its member, and with momentum of the riders' own, makes the updates that a shard
+// makes of the same firings with a velocity for each worker.
 func TestRiderMomentumIsThatOfShards(t *testing.T) {
 	const n, mu, lr = 3, 0.9, 0.1
 	descent := func(name string) *rule.Descent {

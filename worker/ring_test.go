@@ -46,7 +46,7 @@ func TestWhatMembersTell(t *testing.T) {
 	}
 }
 
-// Shared memory cannot be had with TLS, and whoever asks for both is told so at once.
+// Shared memory is impossible with TLS, and a job that asks for both gets an error at once.
 func TestForcedTransportAndTLS(t *testing.T) {
 	for kind, no := range map[string]bool{"shm": true, "unix": true, "tcp": false, "auto": false} {
 		if err := checkTransport(kind, true); (err != nil) != no {
@@ -58,8 +58,8 @@ func TestForcedTransportAndTLS(t *testing.T) {
 	}
 }
 
-// Of the connections that come to a ring's first member while it computes the newest are kept: the oldest of so many
-// say nothing.
+// Of the many connections that arrive at a ring's first member while it computes the newest are kept: the oldest of
+// them say nothing.
 func TestMeetingKeepsTheNewest(t *testing.T) {
 	l, err := gonet.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"star/train/optim"
 )
 
-// TestOwnSlots: what an optimiser of a model's own remembers comes back of vectors of any length, and what is none is
+// TestOwnSlots: what an optimiser of a model's own remembers comes back of vectors of any length, and invalid slots are
 // refused.
 func TestOwnSlots(t *testing.T) {
 	for _, n := range []int{1, 2, 5, 1000} {
@@ -58,7 +58,7 @@ func TestCatchUp(t *testing.T) {
 		sums     [3]int64 // version that the sum here is for; 0: no sum
 		want     [3]int64 // versions afterwards
 	}{
-		{[3]int64{4, 4, 4}, [3]int64{5, 5, 5}, [3]int64{5, 5, 5}}, // who passed the barrier is gone
+		{[3]int64{4, 4, 4}, [3]int64{5, 5, 5}, [3]int64{5, 5, 5}}, // the member that passed the barrier is gone
 		{[3]int64{5, 4, 4}, [3]int64{0, 5, 5}, [3]int64{5, 5, 5}}, // one has made it
 		{[3]int64{4, 4, 4}, [3]int64{5, 0, 5}, [3]int64{4, 4, 4}}, // one has no sum
 		{[3]int64{4, 4, 4}, [3]int64{0, 0, 0}, [3]int64{4, 4, 4}}, // the exchange failed everywhere
@@ -100,8 +100,8 @@ func TestCatchUp(t *testing.T) {
 	}
 }
 
-// A program whose gradients are exchanged gets what is not finite, and the record is one that the
-// coordinator takes; any other worker ends.
+// A program that exchanges gradients gets what is not finite, and the record is one that the coordinator takes; any
+// other worker ends.
 func TestExchangedGradientsNeedNotBeFinite(t *testing.T) {
 	for _, exchanges := range []bool{true, false} {
 		w := inRing(0, 4, poison.Off).worker

@@ -72,7 +72,7 @@ func TestSessionIsRun(t *testing.T) {
 	}
 }
 
-// Who leaves is let go, and the others go on without it; who closes the session at once, too.
+// A worker that leaves may go, and the others go on without it; so may one that closes the session at once.
 func TestSessionLeaves(t *testing.T) {
 	for name, leave := range map[string]func(context.Context, Config) error{
 		"leaves": func(ctx context.Context, c Config) error {
@@ -116,7 +116,7 @@ func TestSessionLeaves(t *testing.T) {
 	}
 }
 
-// A model that says nothing of itself is told apart by its name, layout and parameters.
+// A model that says nothing of itself is distinguished by its name, layout and parameters.
 func TestHash(t *testing.T) {
 	v := Vectors{Params: []float32{1, 2, 3}, Layout: []train.TensorSpec{{Name: "w", Shape: []int{3}}}}
 	hash := func(name string, v Vectors) string { return hashOf(name, &rendezvous{Vectors: v}) }

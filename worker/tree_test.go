@@ -68,7 +68,7 @@ func setting(t *testing.T, args ...string) Config {
 	return c
 }
 
-// puppet is the worker at the top of a tree, in a job whose others are real.
+// puppet is the worker at the top of a tree; the other workers of its job are real.
 type puppet struct {
 	addr     string                                              // that it tells the others
 	collect  func(p *puppet, children []wire.Child) []wire.Share // of others, when it hands over
@@ -175,7 +175,7 @@ func (p *puppet) train(ctx context.Context, c Config) error {
 	}
 }
 
-// play runs a job of twelve steps of three workers, of which p is worker 0.
+// play runs a job of twelve steps of three workers; p is worker 0.
 func (p *puppet) play(t *testing.T) runlog.Result {
 	t.Helper()
 	r := run(t, func(ctx context.Context, rank int, c Config) error {
@@ -206,7 +206,7 @@ func TestUnreachableParent(t *testing.T) {
 	}
 }
 
-// A child whose parent does not send parameters asks the shards, and still reports to it.
+// A child with a parent that does not send parameters asks the shards, and still reports to it.
 func TestParentThatSendsNothing(t *testing.T) {
 	d, _, _ := lands(t, nil)
 	d.begin(setting(t).Model.Params())
@@ -311,7 +311,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	if v, _ := next(10 * time.Second); v != 4 {
 		t.Errorf("version %d, want 4", v)
 	}
-	// We have all of it, but the sender may not know yet, and hide hangs up on whom it still sends to.
+	// We have all of it, but the sender may not know yet, and hide hangs up on the children that it still sends to.
 	sending := func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -443,9 +443,9 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 // the child pushes it to the shards.
 func TestGradientLostOnItsWayUp(t *testing.T) {
 	for name, c := range map[string]struct {
-		lose    int           // so many connections end with the first gradient on them
-		dark    int           // and behind those, so many pass nothing on
-		refused time.Duration // from the first loss on, whoever comes is sent away
+		lose    int           // number of connections that end with the first gradient on them
+		dark    int           // number of those after them that pass nothing on
+		refused time.Duration // from the first loss on, each caller is sent away
 		crowd   int           // of strangers at the parent's port
 	}{
 		"lost":               {lose: 3},

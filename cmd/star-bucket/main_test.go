@@ -38,7 +38,7 @@ type shelf struct {
 	objects map[string][]byte // by /bucket/key
 	parts   map[string]map[int][]byte
 	denied  int
-	broken  int // so many requests more are answered with 503
+	broken  int // number of further requests to answer with 503
 	puts    []string
 }
 
@@ -393,7 +393,7 @@ func TestBusyStore(t *testing.T) {
 	}
 }
 
-// A put whose writer is killed, or says too little, makes no object.
+// A put makes no object if its writer is killed, or says too little.
 func TestCutPut(t *testing.T) {
 	places, s := stores(t)
 	for name, place := range places {
@@ -453,8 +453,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A store that does not take the key, or does not answer, is not one that has nothing: whoever looks for a checkpoint
-// there hears so, with whose key it is.
+// A store that does not take the key, or does not answer, is not an empty store: a process that looks for a checkpoint
+// there gets an error, which names the variable of the key.
 func TestRefusedKey(t *testing.T) {
 	places, s := stores(t)
 	save(t, places["s3"], 1, 30)

@@ -79,7 +79,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// The exit codes of docs/recover.md where nothing is there, and a text that counts one thing as one.
+// The exit codes of docs/recover.md for missing files and jobs, and a text that counts one thing as one.
 func TestExitCodesOfTools(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

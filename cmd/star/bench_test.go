@@ -11,7 +11,7 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A file that is missing or of another shape has its own exit code, whoever reads it.
+// A file that is missing or of another shape has its own exit code, in each command that reads it.
 func TestFilesOfBenchmarks(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()

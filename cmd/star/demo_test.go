@@ -13,9 +13,9 @@ import (
 	"star/internal/defaults"
 )
 
-// The demonstration does not fail because something else is at the default port: it takes a free one, says so, and
-// star top finds it there by --coordinator, as star ctl does. A job that names its model belongs to a user, who wants
-// the address that was documented.
+// The demonstration does not fail because another program has the default port: it takes a free one, says so, and star
+// top finds it there by --coordinator, as star ctl does. A job that names its model belongs to a user, and keeps to the
+// address that was documented.
 func TestDemonstrationTakesAFreePort(t *testing.T) {
 	if l, err := net.Listen("tcp", defaults.Address); err == nil { // else another program has it
 		defer l.Close()

@@ -26,8 +26,8 @@ import (
 	"star/sched/estimate"
 )
 
-// The job whose log has gaps makes rounds of ssgd, each of a second with an update at its end. Between two of its first
-// rounds it says that a worker is slow.
+// The job of the log with gaps makes rounds of ssgd, each of a second with an update at its end. Between two of its
+// first rounds it says that a worker is slow.
 const (
 	gapWorkers, gapRounds, gapBatch = 4, 1500, 8
 	gapSlow, gapFast                = 20, 40
@@ -247,8 +247,8 @@ func TestAnswersOfALogThatLacksLines(t *testing.T) {
 	}
 }
 
-// The page of a job whose log lacks lines counts its updates, draws the mean rate of the time without lines, and says
-// so.
+// If lines are missing in the log of a job, its page counts its updates, draws the mean rate of the time without lines,
+// and says so.
 func TestPageOfALogThatLacksLines(t *testing.T) {
 	log := gapLog(t)
 	lost := contents(t, log).Missing

@@ -67,8 +67,7 @@ func tracked(t *testing.T, patterns ...string) []string {
 	return files
 }
 
-// Every link between our pages leads to a file and a heading that are there, and every page that code and text name is
-// there.
+// Every link between our pages leads to a file and a heading that exist, and every page that code and text name exists.
 func TestLinks(t *testing.T) {
 	read := func(name string) (string, bool) {
 		b, err := os.ReadFile(filepath.Join(repository, name))

@@ -17,8 +17,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Alerts begin when they should, and what they say has the right value: of a job that stands still, of an old
-// checkpoint, of servers that are gone.
+// Alerts begin when they should, and what they say has the right value: for a job without progress, an old checkpoint,
+// and servers that are gone.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("promtool"); err != nil {
@@ -47,7 +47,7 @@ func TestPrometheus(t *testing.T) {
 	}
 	dir := t.TempDir()
 	write := jobtest.Writer(t, dir)
-	// Nobody waits for five minutes here.
+	// The test does not wait for five minutes.
 	short := strings.Replace(string(rules), "for: 5m", "for: 2s", 1)
 	if short == string(rules) {
 		t.Fatal("the alert on a straggler does not wait 5 minutes")

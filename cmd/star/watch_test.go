@@ -58,7 +58,7 @@ sys.exit(7 if rank == 0 else 0)
 // client is the folder of star_train, which a user has installed.
 var client, _ = filepath.Abs("../../python")
 
-// Of a program that star watch runs the output and the exit code are its own, and who is slow in it is said.
+// star watch passes on the output and the exit code of its program, and reports the slow processes in it.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	py := python(t, "os")
@@ -111,7 +111,7 @@ for i in range(40):
 	}
 }
 
-// On several hosts there is one head; who has not its token is not taken, and its part of the job goes on.
+// On several hosts there is one head; a host without its token is rejected, and its part of the job goes on.
 func TestWatchHosts(t *testing.T) {
 	t.Parallel()
 	py, gate, addr, out := python(t, "os"), t.TempDir(), jobtest.FreeAddr(t), filepath.Join(t.TempDir(), "w")

@@ -101,7 +101,7 @@ func lists(t *testing.T, dir, digest string) {
 	}
 }
 
-// The image runs with a read-only root, as a user who may do nothing, without capabilities and network.
+// The image runs with a read-only root, as a user without rights, without capabilities and network.
 func TestRun(t *testing.T) {
 	runc, err := exec.LookPath("runc")
 	if err != nil || os.Getuid() != 0 {

@@ -13,8 +13,8 @@ import (
 	"star/job/process"
 )
 
-// The zero Job is what the settings say where nobody has chosen anything, but for how long a job may take to save a
-// checkpoint, how many stay, how many workers there are, and the rank.
+// The zero Job is what the defaults of the settings say, except for how long a job may take to save a checkpoint, how
+// many stay, how many workers there are, and the rank.
 func TestDefaults(t *testing.T) {
 	for _, role := range []settings.Role{settings.ForServer, settings.ForWorker} {
 		j, cmd := new(settings.Job), &cobra.Command{}
@@ -36,7 +36,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// What nobody has chosen is not among Given, whether it comes from settings or from values that are not zero.
+// A value that was not chosen is not among Given, whether it comes from settings or from values that are not zero.
 func TestGiven(t *testing.T) {
 	j, cmd := new(settings.Job), &cobra.Command{}
 	j.Bind(cmd, settings.ForWorker)
@@ -56,7 +56,7 @@ func TestGiven(t *testing.T) {
 	}
 }
 
-// With auto a job goes on with its own newest checkpoint, if a complete one is there.
+// With auto a job goes on with its own newest checkpoint, if a complete one exists.
 func TestResumeFrom(t *testing.T) {
 	out, other := t.TempDir(), t.TempDir()
 	write := func(dir, name, file string) {

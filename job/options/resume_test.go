@@ -12,8 +12,8 @@ import (
 	"star/train/checkpoint"
 )
 
-// A job with --resume auto begins from nothing only where there is nothing: one whose object store refuses its key, or
-// is away, does not begin.
+// A job with --resume auto begins from nothing only if no checkpoint exists: it does not begin if its object store
+// refuses its key, or is away.
 func TestResumeAuto(t *testing.T) {
 	bin := t.TempDir()
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))

@@ -26,7 +26,7 @@ func TestAdopt(t *testing.T) {
 	if j = fresh(); Adopt(j, []byte(`{"name":"nesterov","lr":0.1,"momentum":0.5,"groups":[{"from":0,"to":5,"factor":2}]}`)) != nil || j.Optimizer != "nesterov" {
 		t.Errorf("%+v", j.Rule)
 	}
-	// Who was told keeps to that.
+	// Given settings are kept.
 	for _, name := range []string{"optimizer", "lr", "momentum", "weight-decay", "schedule"} {
 		j := fresh()
 		j.Given[name] = "--" + name
@@ -37,7 +37,7 @@ func TestAdopt(t *testing.T) {
 	if j = fresh(); Adopt(j, nil) != nil || Adopt(j, []byte("null")) != nil || j.Optimizer != "dana" {
 		t.Errorf("nothing was asked for: %+v", j.Rule)
 	}
-	// An optimiser of the program makes the updates itself: in a ring, and where nobody wants others.
+	// An optimiser of the program makes the updates itself: in a ring, and unless the settings ask for others.
 	const own = `{"name":"own","lr":0.1}`
 	j = fresh()
 	j.Arch = job.AllReduce

@@ -9,7 +9,7 @@ import (
 	"star/transport/wire"
 )
 
-// What somebody gave is what is trained with, also a zero; and what the settings allow the wire can say.
+// A given value is what is trained with, also a zero; and what the settings allow the wire can say.
 func TestZeroIsARate(t *testing.T) {
 	for _, name := range []string{"sgd", "momentum", "nesterov", "adam", "adamw"} {
 		_, rate, err := UpdateRule(&job.Job{Rule: job.Rule{Optimizer: name, LR: 0, Momentum: 0.9, Schedule: "constant"}})

@@ -66,7 +66,7 @@ func TestRingLearns(t *testing.T) {
 	}
 	ssgd, mode := resource.Load{Updates: 2, Gradients: 8}, resource.Load{Updates: 4, Gradients: 16}
 	arithmetic := ring.ringExtra(mode, ssgd)
-	run(2, 4) // nobody knows where it began
+	run(2, 4) // where it began is unknown
 	if u := ring.ringExtra(mode, ssgd); u != arithmetic {
 		t.Errorf("after one measurement %+v, want what arithmetic says, %+v", u, arithmetic)
 	}

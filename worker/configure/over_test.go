@@ -14,7 +14,7 @@ func TestOver(t *testing.T) {
 	const done, failed = `{"type":"start"}` + "\n" + `{"type":"summary","arch":"ps",` + ended + "}\n", `{"type":"summary","error":"a server is lost",` + ended + "}\n"
 	for name, c := range map[string]struct {
 		launch string // of the process before; empty: there was none
-		log    string // the run log; empty: there is none
+		log    string // the run log; empty: no run log
 		after  time.Duration
 		want   bool
 	}{

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 
 const room = 1 << 12 // records of the table
 
-// table is a foreign model whose samples are in a file that it writes: the numbers in a batch are those of records.
+// table is a foreign model with samples in a file that it writes: the numbers in a batch are those of records.
 type table struct {
 	*foreign.Model
 	in     train.Input
@@ -200,7 +200,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Who dies, or is killed, is not waited for.
+// A program that dies, or is killed, is not waited for.
 func TestKilledProgram(t *testing.T) {
 	m, cmd := start(t, input)
 	cmd.Process.Signal(syscall.SIGSTOP) // so that it dies while it is asked
@@ -220,8 +220,8 @@ func TestKilledProgram(t *testing.T) {
 	}
 }
 
-// What a program says while nobody waits for it is heard when it hangs up: why it ends, also after an answer that is
-// still there for who asks.
+// What a program says while no call waits for it is read when it hangs up: why it ends, also after an answer that a
+// later call can still read.
 func TestIdle(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -292,7 +292,7 @@ func TestGivenUp(t *testing.T) {
 	m.Stop(0, "")
 }
 
-// Which of the updates of a batch is made, a program is told with the gradient and with the update.
+// The program gets the index of the update of a batch with the gradient and with the update.
 func TestTurns(t *testing.T) {
 	m, err := play(t, foreign.Config{}, func(p peer) {
 		if !ready(p) {
@@ -347,7 +347,7 @@ func (p peer) receive() foreign.Frame {
 	return f
 }
 
-// play opens a link whose other end does what f does.
+// play opens a link; f acts as its other end.
 func play(t *testing.T, cfg foreign.Config, f func(p peer)) (*foreign.Model, error) {
 	t.Helper()
 	ours, theirs, err := foreign.Pair()
@@ -453,7 +453,7 @@ func TestTypedBuffers(t *testing.T) {
 	}
 }
 
-// The program is told why it is refused.
+// The program gets the reason why it is refused.
 func TestOtherVersion(t *testing.T) {
 	told := make(chan foreign.Frame, 1)
 	_, err := play(t, foreign.Config{}, func(p peer) {
@@ -793,7 +793,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// FuzzAbout has Open read what a program may say: an error or a model whose memory fits.
+// FuzzAbout has Open read what a program may say: the result is an error or a model that fits in memory.
 func FuzzAbout(f *testing.F) {
 	f.Add([]byte(about))
 	f.Add([]byte(`{"layout":[{"name":"a","shape":[4294967296,4294967296,0]}],"samples":1}`))
@@ -849,8 +849,8 @@ func used(b *testing.B) (done func()) {
 	}
 }
 
-// A step of PyTorch with so many parameters, on a model whose computing is nothing beside: "beyond" is what comes on
-// top of what Python says that it has computed.
+// A step of PyTorch with the given number of parameters, on a model that computes next to nothing: "beyond" is the time
+// in addition to what Python says that it has computed.
 func BenchmarkPython(b *testing.B) {
 	python := os.Getenv("PYTHON")
 	if python == "" {

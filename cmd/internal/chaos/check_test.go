@@ -150,7 +150,7 @@ func TestJudgeClocks(t *testing.T) {
 	}
 }
 
-// What updates are made of is read as it is: who was there, which gradients, with which parameters.
+// The reader gets from a log what each update consists of: the live workers, the gradients, and the parameters.
 func TestUpdates(t *testing.T) {
 	lines := []string{
 		`{"type":"start","format":1}`, `{"type":"train","t":1,"workers":3,"shards":1,"limit":64,"version":5,"plan":"ssgd","absent":[2]}`,
@@ -171,7 +171,7 @@ func TestUpdates(t *testing.T) {
 			{Worker: 0, Step: 3, Basis: 5, Start: 0, Samples: 4, Said: true, Loss: 2, Norm2: 0.5},
 			{Worker: 1, Step: 7, Basis: 4, Start: 4, Samples: 4, Said: true, Loss: 3, Norm2: 0.25, Out: true},
 		}},
-		// whose gradient is in it counts in the round
+		// a worker with a gradient in it counts in the round
 		{Version: 7, Before: 8, Plan: "asgd", Live: []int{0, 1, 2}, Summed: true, Members: []Member{
 			{Worker: 0, Basis: 5, Start: 8, Samples: 4}, {Worker: 1, Basis: 4, Start: 12, Samples: 4},
 		}},

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// The wall clock of another process jumps as it is told, again and again, and back; the time that passes there is what
+// The wall clock of another process jumps as requested, again and again, and back; the time that passes there is what
 // it was.
 func TestJump(t *testing.T) {
 	if err := CanJump(); err != nil {
@@ -76,7 +76,7 @@ func TestJump(t *testing.T) {
 	}
 }
 
-// A process that stands still, because somebody else has stopped it, does so afterwards.
+// A process that another process has stopped is still stopped after the jump.
 func TestJumpOfAStoppedProcess(t *testing.T) {
 	if err := CanJump(); err != nil {
 		t.Skip(err)

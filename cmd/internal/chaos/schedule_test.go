@@ -67,8 +67,8 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// So many servers are killed as copies make up for, and so many coordinators die that most are left; when none was lost
-// for a while others are in their places, and as many may be lost again.
+// The schedule kills as many servers as copies make up for, and as many coordinators as leave most of them running.
+// After a while without a loss others have replaced the lost ones, and as many may be lost again.
 func TestProcessesDieWithinReason(t *testing.T) {
 	for name, o := range map[string]Options{
 		"servers":      {Kinds: []Kind{Server, Pause}, Servers: 3, Most: 2, Copied: 12 * time.Second},

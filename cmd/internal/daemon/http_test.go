@@ -69,8 +69,8 @@ func TestHTTPOnASocket(t *testing.T) {
 	}
 }
 
-// A web site whose name is bound to an address of this host can read nothing, and start no profile. An address for
-// other hosts is warned of.
+// A web site with a name that is bound to an address of this host can read nothing, and start no profile. A warning is
+// logged for an address that other hosts reach.
 func TestHTTPAnswersItsHostsOnly(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "0.0.0.0"} {
 		free, err := net.Listen("tcp", host+":0")

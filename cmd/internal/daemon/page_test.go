@@ -12,7 +12,7 @@ import (
 	"star/runlog"
 )
 
-// The first caller in the middle of a job is told of the job, and not that the training has not begun.
+// The first caller in the middle of a job gets the state of the job, and not that the training has not begun.
 func TestFirstAnswerIsTrue(t *testing.T) {
 	dir := t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "run.jsonl"))

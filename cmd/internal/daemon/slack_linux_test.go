@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	}})
 }
 
-// Who starts its program again still hears when its parent dies.
+// A process that starts its program again still gets the signal when its parent dies.
 func TestRelaxedProcessHearsOfItsParent(t *testing.T) {
 	runtime.LockOSThread() // its end would be the parent's
 	defer runtime.UnlockOSThread()

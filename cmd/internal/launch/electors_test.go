@@ -38,8 +38,8 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
-// A process that is started again is told the same as the one before: as many servers, also those that only hold
-// copies.
+// A process that is started again gets the same settings as the one before: as many servers, including those that only
+// hold copies.
 func TestStartedAgainIsToldTheSame(t *testing.T) {
 	job := jobtest.Settings(t, "--coordinators", "3", "--shards", "1", "--replicas", "2", "--worker-restarts", "1")
 	r := &Launch{job: job, Options: Options{Screen: console.NewScreen(job)}, electors: electors{count: 3, addrs: make([]string, 3)}, left: 1, again: make(chan *child, 1), addr: "127.0.0.1:7700"}

@@ -28,7 +28,8 @@ func TestRestartWithoutItsStore(t *testing.T) {
 	}
 }
 
-// How far a job came is in the updates of its log, and in what stands for those that the bound of the log has left out.
+// How far a job came is in the updates of its log, and in the entries that replace those that the bound of the log has
+// left out.
 func TestReachedWithinAGap(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.jsonl")
 	f, err := os.Create(path)

@@ -56,7 +56,7 @@ worker 1 | ValueError: bad sample
 	}
 }
 
-// A traceback whose rest does not come is shown after a while, and what follows, too.
+// A traceback is shown after a while if its rest does not come, and what follows is shown, too.
 func TestTracebackStalls(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -59,7 +59,7 @@ func TestFidelityNeedsATrace(t *testing.T) {
 	}
 }
 
-// ears is a pilot that knows how long iterations may take, and keeps what it is told.
+// ears is a pilot that knows how long iterations may take, and keeps the lines that it gets.
 type ears struct {
 	deadlines []time.Duration
 	late      []runlog.Late
@@ -78,8 +78,8 @@ func (e *ears) Tell(l runlog.Line) []advice.Remark {
 	return nil
 }
 
-// The pilot of a simulated job hears at each deadline who is late, as that of a real one does, and of gradients what
-// their workers say of them.
+// The pilot of a simulated job learns at each deadline which workers are late, as that of a real one does, and gets
+// with gradients what their workers say of them.
 func TestLived(t *testing.T) {
 	const s = time.Second
 	pilot := &ears{deadlines: []time.Duration{s, 0, time.Millisecond}}
@@ -140,7 +140,7 @@ func TestForesee(t *testing.T) {
 	got := make([]float32, len(params))
 	for k := range plain {
 		task.foresee(0, params, int64(8*k), 8)
-		// without parameters it cannot be worked out anew
+		// without parameters it cannot be computed again
 		if err := task.Gradient(got, nil, int64(8*k), 8); err != nil || !slices.Equal(got, plain[k]) {
 			t.Fatalf("gradient %d is not the one that was foreseen (%v)", k, err)
 		}

@@ -12,8 +12,8 @@ import (
 	"star/runlog"
 )
 
-// The page and star explain say the same factor of one episode: of a job whose log has verdicts of slow workers, which
-// differ, while the episode lasts and when it is over, and of one that does not.
+// The page and star explain say the same factor of one episode, while the episode lasts and when it is over: for a job
+// with differing verdicts of slow workers in its log, and for one without.
 func TestOneFactorOfAnEpisode(t *testing.T) {
 	verdict := func(event string, step int, slowdown float64) string {
 		return fmt.Sprintf(`{"type":"verdict","t":%g,"worker":2,"event":%q,"step":%d,"since":5,"slowdown":%g,"cause":"compute"}`, 40.0, event, step, slowdown)

@@ -10,7 +10,7 @@ import (
 	"star/runlog"
 )
 
-// Sinks that take lines at once write what they write alone; the error of one ends the reading, and is told.
+// Sinks that take lines at once write what they write alone; the error of one ends the reading, and is returned.
 func TestFan(t *testing.T) {
 	log, err := os.ReadFile("../../../runlog/testdata/ssgd.jsonl")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A web site whose name is bound to 127.0.0.1 cannot read what star view serves.
+// A web site with a name that is bound to 127.0.0.1 cannot read what star view serves.
 func TestViewAnswersItsHostsOnly(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "run.jsonl")
 	if err := os.WriteFile(log, []byte("{}\n"), 0o600); err != nil {

@@ -38,7 +38,7 @@ func pilotedLog(t *testing.T, pilot coord.Pilot, config string) *piloted {
 	return r
 }
 
-// tell writes a line and gives it to the controller, whose decisions follow it.
+// tell writes a line and gives it to the controller; the controller's decisions follow the line.
 func (r *piloted) tell(at time.Duration, e runlog.Entry) {
 	r.Write(at, e)
 	r.told++

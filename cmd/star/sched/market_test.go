@@ -7,7 +7,7 @@ import (
 	"star/sched/market"
 )
 
-// A study of three configurations, by hand: two runs on demand, one of which did not end, four times as fast for half
+// A study of three configurations, by hand: two runs on demand, one of them without an end, four times as fast for half
 // the money, and one without a price.
 func TestReportMarket(t *testing.T) {
 	run := func(seconds, cost float64, revoked int) *market.Run {

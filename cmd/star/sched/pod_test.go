@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// fakeKubectl is a kubectl whose cluster is a folder: a pod is there as long as its file is, which says how it stands.
+// fakeKubectl is a kubectl with a folder as its cluster: a pod exists as long as its file does, which holds its state.
 func fakeKubectl(t *testing.T) (dir string) {
 	dir = t.TempDir()
 	script := `#!/bin/sh
@@ -43,7 +43,7 @@ const running = `{"status":{"phase":"Running","conditions":[{"type":"PodSchedule
 // The process of a pod ends as the pod does, and takes away what it has applied.
 func TestPod(t *testing.T) {
 	for name, x := range map[string]struct {
-		next string // how the pod stands then; empty: it is gone
+		next string // the pod's state then; empty: it is gone
 		told bool
 		want int
 		says string

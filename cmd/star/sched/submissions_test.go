@@ -12,7 +12,7 @@ import (
 )
 
 // rhythm writes a trace of the ten minutes from one to another: one job of 2 GPUs in each, nine in those of the
-// afternoon, and none on Sundays, of which day 4 is one.
+// afternoon, and none on Sundays; day 4 is a Sunday.
 func rhythm(t *testing.T, from, to int, more string) string {
 	var b strings.Builder
 	b.WriteString("job_id,submit,gpus,duration\n")

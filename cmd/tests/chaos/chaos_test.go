@@ -44,8 +44,8 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// Wall clocks that jump change nothing, also where another process takes over whose clock is wrong. A shard has more
-// copies than there are shards.
+// Wall clocks that jump change nothing, also where a process with a wrong clock takes over. A shard has more copies
+// than there are shards.
 func TestChaosOfClocks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")
@@ -82,8 +82,8 @@ func TestChaosOfARing(t *testing.T) {
 	}
 }
 
-// In a tree, too, where a worker may be gone whose gradient is in its parent's report, and a coordinator that knew who
-// is in a report.
+// In a tree, too: a worker may be gone while its gradient is in its parent's report, and so may a coordinator that knew
+// which workers are in a report.
 func TestChaosOfATree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")
@@ -100,8 +100,8 @@ func TestChaosOfATree(t *testing.T) {
 	}
 }
 
-// Whoever is gone, a worker with samples of the queue or the coordinator that has handed them out, every sample is in
-// one update.
+// Every sample is in one update, whether a worker with samples of the queue or the coordinator that has handed them out
+// is gone.
 func TestChaosOfAQueue(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")

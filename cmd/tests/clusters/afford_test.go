@@ -12,8 +12,8 @@ import (
 )
 
 // What the host of the servers cannot afford is refused, with the reason in the run log, which replays; the job stays
-// in SSGD. Batches of one sample cannot be shared out or queued, which nobody has to grant, so it is asynchrony that
-// the controller asks for.
+// in SSGD. Batches of one sample cannot be shared out or queued, which would need no grant, so the controller asks for
+// asynchrony.
 func TestAfford(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()
@@ -38,7 +38,7 @@ func TestAfford(t *testing.T) {
 			if !strings.Contains(l.Why, "no more than they take now") {
 				t.Errorf("granted over a link of 1 kB/s: %s", line)
 			}
-		// SSGD with other shares of the batch needs nobody's leave
+		// SSGD with other shares of the batch needs no grant
 		case l.Type == "plan" && !strings.HasPrefix(l.Plan, "ssgd") && !granted[l.Plan]:
 			t.Errorf("nobody granted it: %s", line)
 		}

@@ -207,7 +207,7 @@ func TestJobMakesRoom(t *testing.T) {
 	}
 	s := &jobtest.Job{T: t, Out: t.TempDir(), All: map[string]*jobtest.Process{}}
 	addr := clusterOn(t, s, "hosts: [{name: shared, cpu: 6}]\n")
-	// a single worker waits for nobody: no mode is better than SSGD, in which alone a job gives
+	// a single worker waits for no other: no mode is better than SSGD, in which alone a job gives
 	a := jobtest.Start(t, 1, 1,
 		"--cluster", "test@"+addr, "--host-id", "shared", "--predictor", "none", "--job", "a", "--mode", "auto", "--steps", "1000000")
 	a.Training()
@@ -331,7 +331,7 @@ func TestServiceStepsDown(t *testing.T) {
 	older, younger := jobtest.FreeAddr(t), jobtest.FreeAddr(t)
 	addr := clusterOf(t, s, "older", "--gossip", older, "--cluster-key", key)
 	clusterOf(t, s, "younger", "--gossip", younger, "--cluster-key", key)
-	// Whoever looks in both gossips joins them.
+	// A command that looks in both gossips joins them.
 	exec.Command(jobtest.Star(t), "cluster", "status", "--cluster", "test", "--cluster-join", younger+","+older, "--cluster-key", key).Run()
 	s.Ends("younger", 78, "already, at "+addr, "so this one stops")
 
@@ -367,7 +367,8 @@ func TestClusterCountsRings(t *testing.T) {
 	})
 }
 
-// The service takes only who has the token and a certificate; jobs that do enter, and who looks is refused without.
+// The service accepts only callers with the token and a certificate: jobs that have them enter, and a query without
+// them is refused.
 func TestClusterWithTLS(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -19,8 +19,8 @@ import (
 )
 
 // Three services with one queue. The one that decides is killed while a job runs: another one decides, and the job goes
-// on in the same life, with the same processes, which whoever decides now can tell to leave and to come. One alone
-// decides nothing. All are started again, and no sample is used twice.
+// on in the same life, with the same processes, which the service that decides now can tell to leave and to come. One
+// alone decides nothing. All are started again, and no sample is used twice.
 func TestSchedPeers(t *testing.T) {
 	t.Parallel()
 	v := jobtest.SchedulersOf(t, 3, "--policy", "elasticflow", "--places", "2", "--slot", "1s")
@@ -95,7 +95,7 @@ func TestSchedPeersAway(t *testing.T) {
 			func() error { _, err := service.Submit(ctx, other.Dir, spec); return err },
 			func() error { return service.Cancel(ctx, other.Dir, spec.Name) },
 		} {
-			// nobody may decide for a moment
+			// for a moment there may be no service that decides
 			for err := do(); err != nil && !strings.Contains(err.Error(), " already"); err = do() {
 				if ctx.Err() != nil || job.ExitCode(err) != 69 {
 					t.Fatal(err)

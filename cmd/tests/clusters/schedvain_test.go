@@ -9,7 +9,7 @@ import (
 	"star/sched/service"
 )
 
-// A job whose workers all end by themselves does not keep its places for ever, and what it says is what they said.
+// A job does not keep its places for ever if all its workers end by themselves, and its error is the workers' output.
 func TestSchedVain(t *testing.T) {
 	t.Parallel()
 	s := jobtest.SchedulerOf(t, "--policy", "fifo", "--places", "1")

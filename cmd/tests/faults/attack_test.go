@@ -93,8 +93,8 @@ func heap(t *testing.T, addr string) int64 {
 	return n
 }
 
-// A job of real processes under attack: nothing of it is applied, nobody crashes, and the job comes to its end. `make
-// attack` prints the numbers.
+// A job of real processes under attack: nothing of it is applied, no process crashes, and the job reaches its end.
+// `make attack` prints the numbers.
 func TestAttacks(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -115,7 +115,7 @@ func TestAttacks(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 
-	// Who says nothing, or a byte a second, or floods with what is no frame.
+	// Connections that say nothing, or a byte a second, or flood with what is no frame.
 	var crowd []net.Conn
 	defer func() {
 		for _, c := range crowd {
@@ -244,7 +244,7 @@ func TestAttacks(t *testing.T) {
 }
 
 // Callers of --http that never finish a request, or never read the answer, take neither the descriptors nor the memory
-// of a job: with 1024 descriptors workers join and checkpoints are written, and who asks properly is answered.
+// of a job: with 1024 descriptors workers join and checkpoints are written, and a proper request is answered.
 func TestHTTPUnderAttack(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -316,7 +316,7 @@ func TestHTTPUnderAttack(t *testing.T) {
 		g.Worker(i, common)
 	}
 	g.Training()
-	g.Until("who asks properly is answered", func() bool { // whoever is not read at once may lose its place to others
+	g.Until("who asks properly is answered", func() bool { // a request that is not read at once may lose its place
 		r, err := (&http.Client{Timeout: 30 * time.Second}).Get("http://" + web + "/readyz")
 		if err == nil {
 			r.Body.Close()

@@ -83,7 +83,7 @@ func TestKilledWorker(t *testing.T) {
 	}
 }
 
-// A server is lost for good: everybody ends, and says for whose sake.
+// A server is lost for good: all processes end, and name the lost server.
 func TestKilledServer(t *testing.T) {
 	t.Parallel()
 	for dies, others := range map[string]string{"ps0": "ps1", "ps1": "ps0"} {
@@ -149,7 +149,7 @@ func TestStoppedProcesses(t *testing.T) {
 	})
 }
 
-// Nobody survives star run, even if it is killed.
+// No process survives star run, even if it is killed.
 func TestKilledLauncher(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("needs prctl(PR_SET_PDEATHSIG)")
@@ -185,7 +185,7 @@ func mentioning(word string) (pids []string) {
 	return pids
 }
 
-// Who does not fit is refused with the exit code that says why, and the job goes on.
+// A worker that does not fit is refused with the exit code that says why, and the job goes on.
 func TestMisfits(t *testing.T) {
 	t.Parallel()
 	g := jobtest.Start(t, 1, 1, "--workers", "2", "--steps", "20", "--token", "secret")
@@ -222,7 +222,7 @@ func TestMisfits(t *testing.T) {
 	}
 }
 
-// A member that is missing is named by everybody who waits.
+// All processes that wait for a missing member name it.
 func TestMissingMembers(t *testing.T) {
 	t.Parallel()
 	t.Run("worker", func(t *testing.T) {
@@ -283,7 +283,7 @@ func TestGarbage(t *testing.T) {
 		}
 		c.Write(b)
 		c.SetReadDeadline(time.Now().Add(30 * time.Second))
-		if n, err := io.Copy(io.Discard, c); os.IsTimeout(err) { // who speaks TLS is told that there is none
+		if n, err := io.Copy(io.Discard, c); os.IsTimeout(err) { // over TLS: the answer is that TLS is off
 			t.Errorf("%s: the connection is still open, %d bytes came", name, n)
 		}
 		c.Close()

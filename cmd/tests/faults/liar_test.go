@@ -28,8 +28,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// between has a worker reach the coordinator by way of somebody who may change what it says. It returns where the
-// worker is to go.
+// between has a worker reach the coordinator through a relay that may change what the worker says. It returns the
+// address that the worker is to use.
 func between(g *jobtest.Job, change func(k wire.Kind, header []byte) []byte) (addr string) {
 	g.T.Helper()
 	return relay(g.T, g.Addr, change, nil)
@@ -146,7 +146,7 @@ func TestOneLiar(t *testing.T) {
 			const steps = 300
 			args := []string{"--workers", "3", "--steps", fmt.Sprint(steps)}
 			if c.mode == "ring" {
-				args = append(args, "--arch", "allreduce", "--lr", "0.001") // which ps0 is told, too
+				args = append(args, "--arch", "allreduce", "--lr", "0.001") // ps0 has these, too
 			} else {
 				args = append(args, "--mode", c.mode)
 			}
@@ -342,7 +342,7 @@ func saved(t *testing.T, log string) int64 {
 }
 
 // A worker of a job of real processes says hello to the shard in the name of another one, with what it has: the shard
-// refuses it, and nobody loses anything.
+// refuses it, and no process loses anything.
 func TestSecondHello(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a job of several processes")

@@ -17,8 +17,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A worker that is limited to half a processor is killed with SIGKILL, which leaves its group behind. The next
-// process that starts undoes it, and says whose it was.
+// A worker that is limited to half a processor is killed with SIGKILL, which leaves its group behind. The next process
+// that starts undoes it, and names the worker that had it.
 func TestLimitOfAKilledWorker(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("CPU quotas need root")

@@ -24,8 +24,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// rogue is a worker of this test's own in a job of real processes: it computes what it is told, and what it pushes
-// instead is up to spoil. It returns when the coordinator has ended it, with why.
+// rogue is a worker of this test's own in a job of real processes: it computes what the job asks for, and spoil changes
+// what it pushes. It returns when the coordinator has ended it, with the reason.
 func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()

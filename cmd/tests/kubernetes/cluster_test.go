@@ -135,7 +135,7 @@ health: {healthProbeBindAddress: "127.0.0.1:9081"}
 	return c
 }
 
-// jobset starts the controller of JobSet, whose webhooks are asked there where it is: on this host, not in a pod.
+// jobset starts the controller of JobSet. Its webhooks are called where it runs: on this host, not in a pod.
 func (c *cluster) jobset(t *testing.T) {
 	t.Helper()
 	c.run(t, "apply", "--server-side", "-f", c.programs+"/jobset-config/components/crd/bases")

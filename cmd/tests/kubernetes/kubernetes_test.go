@@ -170,7 +170,7 @@ func hosts(format string, n int) (names []string) {
 	return names
 }
 
-// trained fails the test unless a job has come to its end, with each of so many samples applied once.
+// trained fails the test unless a job has reached its end, with each of the given number of samples applied once.
 func (j *job) trained(t *testing.T, samples int64) {
 	t.Helper()
 	logs, _ := filepath.Glob(filepath.Join(j.out(), "run.*.jsonl"))
@@ -212,7 +212,7 @@ func (j *job) condition(t *testing.T, object, want string) {
 	}
 }
 
-// settings of a small job, whose updates take some 20 ms each. That a pod has no time between looks at it would be a
+// settings of a small job with updates of some 20 ms each. That a pod has no time between looks at it would be a
 // kubelet's fault, not the job's.
 var small = []string{"model=softmax", "dataset=digits:n=2000,test=100", "mode=ssgd", "batch=10", "eval-every=0", "slow=0:+20ms", "dead-after=3s", "epochs=0"}
 
@@ -239,7 +239,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("trainer", c.testTrainer)
 }
 
-// A JobSet of two servers and four workers: a worker that must restart comes back, one whose pod is evicted too, the
+// A JobSet of two servers and four workers: a worker that must restart comes back, also one with an evicted pod, the
 // job grows and shrinks, and ends where it should.
 func (c *cluster) testJobSet(t *testing.T) {
 	j := c.job(t, "digits", append([]string{"--kind", "jobset", "--servers", "2", "--workers", "4"}, small...)...)
@@ -259,7 +259,7 @@ func (c *cluster) testJobSet(t *testing.T) {
 		t.Errorf("star doctor --engine outside: %v\n%s", err, out)
 	}
 
-	// It stands still until the job goes on without it, and hears so when it goes on.
+	// The pod is stopped until the job goes on without it, and learns that when it continues.
 	at = time.Now()
 	pid := j.running(t, "digits-worker-0-1")
 	pod, _ := j.pod(t, "digits-worker-0-1")
@@ -331,7 +331,8 @@ func (c *cluster) testDrain(t *testing.T) {
 	j.trained(t, 0)
 }
 
-// Two Jobs without copies of shards: a server is killed, everybody ends, and the job goes on from its last checkpoint.
+// Two Jobs without copies of shards: a server is killed, all processes end, and the job goes on from its last
+// checkpoint.
 func (c *cluster) testLost(t *testing.T) {
 	j := c.job(t, "lost", append([]string{"--servers", "2", "--workers", "4"}, small...)...)
 	at := j.submit(t, forever, "checkpoint-every=2s")
@@ -380,14 +381,14 @@ func (c *cluster) testScaled(t *testing.T) {
 	j.run(t, "delete", "trainjob", j.name)
 }
 
-// scale has so many workers in the JobSet of a job.
+// scale sets the number of workers in the JobSet of a job.
 func (j *job) scale(t *testing.T, n int) {
 	t.Helper()
 	j.run(t, "patch", "jobset", j.name, "--type=json", "-p", fmt.Sprintf(`[{"op": "replace", "path": "/spec/replicatedJobs/1/template/spec/completions", "value": %[1]d},
  {"op": "replace", "path": "/spec/replicatedJobs/1/template/spec/parallelism", "value": %[1]d}]`, n))
 }
 
-// A job whose data are not there, submitted with --apply: a pod ends with 66, and nothing is tried again.
+// A job with missing data, submitted with --apply: a pod ends with 66, and nothing is tried again.
 func (c *cluster) testRefused(t *testing.T) {
 	j := c.job(t, "refused", "--kind", "jobset", "--workers", "1", "dataset=cifar10:/nowhere", "model=resnet20", "--apply")
 	out, err := j.try(jobtest.Star(t), j.args...)

@@ -15,8 +15,8 @@ import (
 )
 
 // star sched serve beside the cluster, with pods as workers: a job gives one to a second job, the service is killed and
-// finds the others again, a pod that somebody deletes is replaced, and so is one that stands still, a job is done in
-// time, one without data has failed, and no pod is left.
+// finds the others again, a pod that a user deletes is replaced, and so is one that is stopped, a job is done in time,
+// one without data has failed, and no pod is left.
 func (c *cluster) testSched(t *testing.T) {
 	s := jobtest.SchedulerAt(t, filepath.Join(t.TempDir(), "q"), "")
 	s.Env, s.More = append(os.Environ(), "STAR_TOKEN=of-a-test"), "mode: ssgd, "+jobtest.Slowed(2)
@@ -54,7 +54,7 @@ func (c *cluster) testSched(t *testing.T) {
 	c.until(t, "another pod has its place", func() bool { now := pods(long); return len(now) > 0 && now[0] != before[0] })
 	s.Trains(long, 1)
 
-	// One that stands still, as one on a node that is gone.
+	// A pod that is stopped, as one on a node that is gone.
 	stands := pods("other")
 	syscall.Kill((&job{cluster: c}).running(t, "star-other-worker-1"), syscall.SIGSTOP)
 	c.until(t, "another pod has the place of one that stands still", func() bool { now := pods("other"); return len(now) > 0 && now[0] != stands[0] })

@@ -10,8 +10,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Jobs whose pods have one certificate, and a token: two servers with a tree of workers, and a ring. A worker without
-// the certificate is refused, and those who have it reach each other by addresses that nobody knew when it was made.
+// Jobs with one certificate for all pods, and a token: two servers with a tree of workers, and a ring. A worker without
+// the certificate is refused, and pods that have it reach each other by addresses that were unknown when it was made.
 func (c *cluster) testTLS(t *testing.T) {
 	certs := []string{"tls-cert=/tls/tls.crt", "tls-key=/tls/tls.key", "tls-ca=/tls/ca.crt"}
 	j := c.secured(t, "secured", append(append([]string{"--servers", "2", "--workers", "3"}, small...), certs...)...)

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// torch is the image of somebody who trains with PyTorch: Python and PyTorch as Debian packs them, star_train as make
-// wheel does, and scripts of examples/pytorch. One node gets it, and is the only one for pods until the test ends: it
-// is large.
+// torch is the image of a user of PyTorch: Python and PyTorch as Debian packs them, star_train as make wheel does, and
+// scripts of examples/pytorch. One node gets it, and is the only one for pods until the test ends: it is large.
 func (c *cluster) torch(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command("/usr/bin/python3", "-c", "import torch, numpy").CombinedOutput(); err != nil {
@@ -39,7 +38,7 @@ rm -r `+c.dir+`/torch`)
 	c.hasTorch = true
 }
 
-// Two Jobs whose workers are a script of PyTorch, in an image that knows nothing of STAR but star_train: a ring.
+// Two Jobs with a script of PyTorch as their workers, in an image that knows nothing of STAR but star_train: a ring.
 func (c *cluster) testTorch(t *testing.T) {
 	c.torch(t)
 	j := c.job(t, "torch", "--workers", "2", "--worker-image", "torch:test", "arch=allreduce", "--", "python3", "mnist.py", "--count", "640", "--epochs", "2", "--batch-size", "32")
@@ -53,8 +52,8 @@ func (c *cluster) testTorch(t *testing.T) {
 	}
 }
 
-// Two Jobs whose script fails behind its loop, when the servers have ended: it is begun again, finds that the job is
-// over, and is done.
+// Two Jobs with a script that fails after its loop, when the servers have ended: it is started again, finds that the
+// job is over, and is done.
 func (c *cluster) testLate(t *testing.T) {
 	c.torch(t)
 	j := c.job(t, "late", "--workers", "2", "--worker-image", "torch:test", "arch=allreduce", "--", "python3", "-c",
@@ -68,8 +67,8 @@ func (c *cluster) testLate(t *testing.T) {
 	}
 }
 
-// A TrainJob, of which the controller of Kubeflow Trainer makes a JobSet: a server, and a script of PyTorch as the
-// trainer's nodes.
+// The controller of Kubeflow Trainer makes a JobSet of a TrainJob: a server, and a script of PyTorch as the trainer's
+// nodes.
 func (c *cluster) testTrainer(t *testing.T) {
 	c.torch(t)
 	c.trainer(t)
@@ -106,7 +105,7 @@ health: {healthProbeBindAddress: "127.0.0.1:9082"}
 	c.run(t, "apply", "-f", c.webhooks(t, "trainer-webhooks.yaml", c.programs+"/trainer-manifests/webhook/manifests.yaml", 9444))
 }
 
-// answers waits until a page is there.
+// answers waits until a page can be read.
 func (c *cluster) answers(t *testing.T, url string) {
 	t.Helper()
 	c.until(t, url+" answers", func() bool {

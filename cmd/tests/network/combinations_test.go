@@ -45,7 +45,7 @@ func allowed(axes [][]choice, at []int) bool {
 	for i, c := range at {
 		s |= axes[i][max(c, 0)].set
 	}
-	if s.Has(combinations.AllReduce, combinations.Fixed) { // whose workers stop between parts there
+	if s.Has(combinations.AllReduce, combinations.Fixed) { // their workers stop between parts there
 		s |= combinations.Of(combinations.Parts)
 	}
 	return combinations.Check(s) == nil

@@ -16,7 +16,7 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// shaped is two hosts whose cable passes so much each way.
+// shaped is two hosts with a cable that is limited to the given rate each way.
 func shaped(t testing.TB, rate string) (a, b []string) {
 	t.Helper()
 	a, b = hosts(t)

@@ -13,8 +13,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A host whose name is 127.0.1.1 in its own /etc/hosts, as Debian's installer writes it, coordinates a ring, and two
-// members are on it. The third, on another host, reaches them, or is told at once which flag is missing.
+// A host with its own name as 127.0.1.1 in its /etc/hosts, as Debian's installer writes it, coordinates a ring, and two
+// members are on it. The third, on another host, reaches them, or gets an error at once that names the missing flag.
 func TestRingBesideItsCoordinatorOnDebian(t *testing.T) {
 	a, b := hosts(t)
 	if _, err := exec.LookPath("unshare"); err != nil {
@@ -31,7 +31,7 @@ func TestRingBesideItsCoordinatorOnDebian(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		beside  []string // of the two workers on the coordinator's host
-		refused string   // what the third one is told
+		refused string   // the error of the third one
 	}{
 		{"by name", []string{"--coordinator", "node-a:7070"}, ""},
 		{"by name, and --listen", []string{"--coordinator", "node-a:7070", "--listen", ":0"}, ""},

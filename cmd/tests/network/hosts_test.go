@@ -104,7 +104,7 @@ func TestTwoHosts(t *testing.T) {
 			}
 		})
 		if i == 2 {
-			time.Sleep(300 * time.Millisecond) // workers find nobody at first
+			time.Sleep(300 * time.Millisecond) // workers find no coordinator at first
 		}
 	}
 	wg.Wait()

@@ -13,8 +13,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Workers of an asynchronous job whose pushes meet at a narrow cable are told to wait for each other, and
-// the run log says so; with --pace-pushes off they are not.
+// Workers of an asynchronous job with pushes that meet at a narrow cable have to wait for each other, and the run log
+// says so; with --pace-pushes off they do not.
 func TestPushesArePaced(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	on := rack(t, 3)

@@ -90,7 +90,7 @@ func TestRunOnTwoNetworks(t *testing.T) {
 	}
 }
 
-// When star run is told to end, or is killed, nothing goes on anywhere, and what was done is saved.
+// When star run gets a signal to end, or is killed, nothing goes on anywhere, and what was done is saved.
 func TestHostsAreLeft(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		dir := t.TempDir()

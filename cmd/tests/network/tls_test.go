@@ -72,8 +72,8 @@ func TestCerts(t *testing.T) {
 	}
 }
 
-// A server whose certificate is for another address than 127.0.0.1 listens everywhere and reaches itself; members that
-// speak TLS where nobody does, or the other way round, hear so at once, and star doctor says the same.
+// A server with a certificate for another address than 127.0.0.1 listens everywhere and reaches itself. Members that
+// speak TLS to processes without it, or the other way round, get an error at once, and star doctor says the same.
 func TestCertificateOfItsOwnAddress(t *testing.T) {
 	t.Parallel()
 	host, err := os.Hostname()
@@ -163,8 +163,8 @@ func TestDoctorTellsWhoListens(t *testing.T) {
 	}
 }
 
-// One certificate for all processes of a job, of a name that nobody is called: servers with a tree of workers, and a
-// ring. A worker without it, or with another one of the same name, is refused.
+// One certificate for all processes of a job, of a name that no host has: servers with a tree of workers, and a ring. A
+// worker without it, or with another one of the same name, is refused.
 func TestCertificateOfTheJob(t *testing.T) {
 	t.Parallel()
 	_, flags := madeCerts(t, "digits")

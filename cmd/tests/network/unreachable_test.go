@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A worker that stands still for longer than a host may be without an answer is waited for: its kernel answers. One
-// whose cable is cut is taken out, the others do its work, and it ends by itself.
+// The others wait for a worker that is stopped for longer than a host may be without an answer: its kernel answers. One
+// with a cut cable is taken out, the others do its work, and it ends by itself.
 func TestBlackHole(t *testing.T) {
 	on := rack(t, 2)
 	t.Parallel()

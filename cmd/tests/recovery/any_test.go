@@ -13,8 +13,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// With several processes that may coordinate and copies of every shard, whoever coordinates is killed, and then a
-// server: the job goes on, and its parameters are those of a job to which nothing happened, to the bit.
+// With several processes that may coordinate and copies of every shard, the coordinator is killed, and then a server:
+// the job goes on, and its parameters are those of a job to which nothing happened, to the bit.
 func TestCoordinatorAndServerAreKilled(t *testing.T) {
 	t.Parallel()
 	common := []string{"--mode", "ssgd", "--steps", "400", "--optimizer", "adam", "--eval-every", "0"}

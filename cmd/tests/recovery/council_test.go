@@ -13,8 +13,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Whoever coordinates is killed, or told to leave, with servers and with a ring. Another process takes the job over, no
-// promise is broken, and the parameters at the end are those of a job to which nothing happened, to the bit.
+// The process that coordinates is killed, or told to leave, with servers and with a ring. Another process takes the job
+// over, no promise is broken, and the parameters at the end are those of a job to which nothing happened, to the bit.
 func TestCoordinatorIsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, own := range map[string][]string{

@@ -15,8 +15,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// Of two jobs with one folder the second one is refused, and hears who has it. A process that is gone has nothing any
-// more, however it went.
+// Of two jobs with one folder the second one is refused, and its error names the process that uses it. A process that
+// is gone has nothing any more, however it went.
 func TestOneJobToAFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -45,7 +45,7 @@ func TestOneJobToAFolder(t *testing.T) {
 	}
 	first.Process.Kill()
 	first.Wait()
-	// nobody joins it
+	// no worker joins it
 	if text, err := second("--out", out, "--checkpoint", kept); jobtest.ExitCode(err) != 69 || strings.Contains(text, "in use") {
 		t.Errorf("after the first job was killed: exit %d, %s", jobtest.ExitCode(err), text)
 	}

@@ -94,7 +94,7 @@ func TestMoveIsGivenUp(t *testing.T) {
 		said <- string(out)
 	}()
 	g.Until("shard 1 moves", func() bool { return strings.Count(g.Said("ps0"), `"msg":"shard move started"`) == 2 })
-	v = g.Version(v + 50) // nobody waits for it
+	v = g.Version(v + 50) // no process waits for it
 	g.All["ps2"].Cmd.Process.Kill()
 	if out := <-said; !strings.Contains(out, "shard 1 stays at server 1: server 2 is lost") {
 		t.Errorf("star ctl move said %s", out)

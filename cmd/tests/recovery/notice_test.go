@@ -9,7 +9,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A worker whose machine will be taken away says good-bye, and the job goes on without it, with every sample used once.
+// A worker on a machine that will be taken away says good-bye, and the job goes on without it, with every sample used
+// once.
 func TestNotice(t *testing.T) {
 	t.Parallel()
 	g := jobtest.Start(t, 1, 2, "--max-workers", "3", "--mode", "ssgd", "--steps", "100000000", "--eval-every", "0")

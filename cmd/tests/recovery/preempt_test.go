@@ -77,8 +77,8 @@ func children(t *testing.T, pid int) (kids []int) {
 	return kids
 }
 
-// A job that is told to end, as a whole or process by process, is saved first, and goes on from there as if nothing had
-// happened: all its samples, and the same bits.
+// A job that gets a signal to end, as a whole or process by process, is saved first, and goes on from there as if
+// nothing had happened: all its samples, and the same bits.
 func TestPreemptedJobLosesNothing(t *testing.T) {
 	one := func(sig syscall.Signal) func(*exec.Cmd) {
 		return func(cmd *exec.Cmd) { cmd.Process.Signal(sig) }
@@ -88,13 +88,13 @@ func TestPreemptedJobLosesNothing(t *testing.T) {
 			syscall.Kill(pid, syscall.SIGTERM)
 		}
 	}
-	orphans := func(cmd *exec.Cmd) { // whoever is above them has told its children alone
+	orphans := func(cmd *exec.Cmd) { // the process above them has signalled its children only
 		for _, pid := range children(t, cmd.Process.Pid) {
 			syscall.Kill(pid, syscall.SIGTERM)
 		}
 	}
 	common := []string{"--model", "softmax", "--workers", "2", "--batch", "8", "--steps", "300", "--mode", "ssgd", "--eval-every", "0"}
-	whole := map[string]func() []float32{} // jobs that nobody told to end
+	whole := map[string]func() []float32{} // jobs without a signal to end
 	for _, own := range []string{"", "--compress", "--arch"} {
 		whole[own] = sync.OnceValue(func() []float32 {
 			r, _ := jobtest.Run(t, append(common, map[string][]string{"": nil, "--compress": {"--compress", "fp16"}, "--arch": {"--arch", "allreduce"}}[own]...)...)
@@ -172,8 +172,8 @@ func TestPreemptedProcesses(t *testing.T) {
 	}
 }
 
-// Workers that are all told to end, in a job whose servers are not, take the job with them, but not what they have
-// done. One alone is let go, and the others go on.
+// If all workers get a signal to end, and the servers do not, the job ends with the workers, but what they have done is
+// kept. A single worker may leave, and the others go on.
 func TestWorkersLeaveWhenTold(t *testing.T) {
 	t.Run("one", func(t *testing.T) {
 		t.Parallel()
@@ -200,7 +200,7 @@ func TestWorkersLeaveWhenTold(t *testing.T) {
 	})
 }
 
-// A second signal ends the job at once, also one whose checkpoint does not come to its end.
+// A second signal ends the job at once, also during a checkpoint that cannot finish.
 func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -221,7 +221,7 @@ func TestSecondSignal(t *testing.T) {
 		}
 	}
 	kids := children(t, cmd.Process.Pid)
-	for _, pid := range kids { // nobody can save anything
+	for _, pid := range kids { // no process can save anything
 		syscall.Kill(pid, syscall.SIGSTOP)
 	}
 	ended := make(chan struct{})
@@ -244,7 +244,7 @@ func TestSecondSignal(t *testing.T) {
 	}
 }
 
-// zombie says whether a process has ended that nobody has waited for.
+// zombie says whether a process has ended without another process having waited for it.
 func zombie(pid int) bool {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	i := bytes.LastIndexByte(b, ')')

@@ -7,8 +7,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A server is killed whose shards have copies: the job goes on, other servers get copies, every sample counts once, and
-// the bits are those of a job to which nothing happened.
+// A server with copies of its shards is killed: the job goes on, other servers get copies, every sample counts once,
+// and the bits are those of a job to which nothing happened.
 func TestServerWithCopiesIsKilled(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()

@@ -20,7 +20,7 @@ import (
 )
 
 // A server is killed; the job begins again from its last checkpoint by itself, says what that costs, and ends with the
-// same bits as one in which nobody died.
+// same bits as one in which no process died.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

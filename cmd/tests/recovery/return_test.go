@@ -53,7 +53,7 @@ func records(g *jobtest.Job, worker, since float64) (n int) {
 	return n
 }
 
-// ended stops a job whose members all end well, and every sample of an update is one of the summary's.
+// ended stops a job; all its members end well, and every sample of an update is one of the summary's.
 func ended(g *jobtest.Job) (summary map[string]any) {
 	g.T.Helper()
 	jobtest.Ctl(g.T, g.Addr, "stop")
@@ -137,8 +137,8 @@ func TestRingTakesWorkers(t *testing.T) {
 	own := append([]string{"worker", "--coordinator", g.Addr, "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--arch", "allreduce", "--out", g.Out}, common[8:]...)
 	g.Start("second", own...)
 	_, early := jobtest.Run(t, "--arch", "allreduce", "--mode", "ssgd", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--workers", "2", "--steps", "5", "--lr", "0.001")
-	g.Start("third", append(own, "--resume", early)...) // as who is started again with a job that has gone on from there
-	alike := func() float64 {                           // members whose parameters the last evaluation has compared
+	g.Start("third", append(own, "--resume", early)...) // as a worker that is restarted after the job has gone on
+	alike := func() float64 {                           // members with parameters that the last evaluation compared
 		if evals := g.Lines("eval"); len(evals) > 0 {
 			return evals[len(evals)-1]["alike"].(float64)
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // Machines of workers that star run takes away leave at an update, one of them is replaced, and every sample is used
-// once. The last one that is there may go, too.
+// once. The last one left may go, too.
 func TestRevoke(t *testing.T) {
 	for name, own := range map[string][]string{
 		"servers": {"--min-workers", "1", "--mode", "ssgd"},

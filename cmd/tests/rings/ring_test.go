@@ -142,8 +142,8 @@ func TestRiders(t *testing.T) {
 	}
 }
 
-// asStaleAsSaid: an update says of which version of the parameters the gradients of riders are, as their records do. A
-// rider has one batch at a time.
+// asStaleAsSaid: an update names the version of the parameters that the gradients of riders are of, as their records
+// do. A rider has one batch at a time.
 func asStaleAsSaid(t *testing.T, dir string, riders ...int64) {
 	t.Helper()
 	type record struct{ Worker, Basis int64 }
@@ -222,8 +222,7 @@ func TestRingLosesMembers(t *testing.T) {
 	jobtest.Stopped(t, cmd, addr, dir, out, errs)
 }
 
-// A member that stands still is given up after --dead-after, and one that continues later
-// does not disturb.
+// A member that is stopped is given up after --dead-after, and one that continues later does not disturb.
 func TestRingLosesASilentMember(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/environ"); err != nil {

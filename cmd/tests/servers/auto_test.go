@@ -36,8 +36,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// retold replays variants of a log in which a plan was decided: a decision that was not carried out, or that nobody can
-// have heard any more, is none that differs; one that is missing is.
+// retold replays variants of a log in which a plan was decided. A decision that was not carried out, or that no process
+// can have received any more, is no difference; a missing decision is.
 func retold(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -45,7 +45,7 @@ func retold(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	lines := bytes.SplitAfter(text, []byte("\n"))
-	first := 0 // line of a decision: a plan, or, where somebody is asked, the answer
+	first := 0 // line of a decision: a plan, or the answer if the job had to ask
 	for first < len(lines) && !bytes.Contains(lines[first], []byte(`"after":`)) {
 		first++
 	}

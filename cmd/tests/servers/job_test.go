@@ -84,8 +84,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// A job that resumes has the optimiser of its checkpoint, if nobody asks for one: also what was made when another one
-// was the default.
+// A job that resumes has the optimiser of its checkpoint, unless a setting names one: also what was made when another
+// one was the default.
 func TestResumeKeepsTheOptimiser(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	for _, arch := range []string{"ps", "allreduce"} {
@@ -158,7 +158,7 @@ func testQueue(t *testing.T, arch string) {
 	}
 }
 
-// Of a queue whose parts are whole shares nobody takes a second one: the updates of a ring are SSGD's, to the bit.
+// If the parts of a queue are whole shares, no worker takes a second one: the updates of a ring are SSGD's, to the bit.
 func TestQueueOfSharesIsSSGD(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	args := []string{"--arch", "allreduce", "--model", "mlp", "--workers", "3", "--batch", "16", "--lr", "0.05", "--steps", "30", "--clip", "1"}
@@ -258,7 +258,7 @@ func TestPythonWorkerAlone(t *testing.T) {
 	}
 }
 
-// … beside a worker of ours, who goes on when it has left.
+// … beside a worker of ours, which goes on when it has left.
 func TestPythonWorkerBesideOurs(t *testing.T) {
 	t.Parallel()
 	py := python(t)

@@ -6,8 +6,8 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A job whose updates are of one gradient measures noise by what workers say of consecutive ones, exact
-// or compressed: from the second step of each worker on.
+// A job with updates of one gradient measures noise by what workers say of consecutive ones, exact or compressed: from
+// the second step of each worker on.
 func TestNoiseOfASGD(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	for name, args := range map[string][]string{

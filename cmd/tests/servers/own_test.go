@@ -17,7 +17,7 @@ import (
 	"star/runlog"
 )
 
-// ownModel builds examples/own-model in a folder of its own, as somebody would who has copied it.
+// ownModel builds examples/own-model in a folder of its own, as a user would after copying it.
 func ownModel(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

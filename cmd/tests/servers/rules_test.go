@@ -48,7 +48,7 @@ func ruleLines(t *testing.T, path string) (log []ruleLine) {
 	return log
 }
 
-// With K = N nobody is late, and a worker alone is never behind: what remains is the job's optimiser, bit for bit.
+// With K = N no worker is late, and a worker alone is never behind: what remains is the job's optimiser, bit for bit.
 func TestRulesWithoutStragglers(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	same := []string{"--batch", "16", "--steps", "12", "--optimizer", "sgd", "--lr", "0.05", "--eval-every", "0"}

@@ -72,7 +72,7 @@ func (c *cluster) schedules(t *testing.T) {
 }
 
 // drains drains a node: what runs there goes on, but a worker that is lost there comes back when the node is resumed,
-// and no sooner: its place is nobody's until then.
+// and no sooner: its place stays empty until then.
 func (c *cluster) drains(t *testing.T, s *jobtest.Scheduler) {
 	const node = "127.0.0.2"
 	closed := func(st service.Status) string {
@@ -94,9 +94,9 @@ func (c *cluster) drains(t *testing.T, s *jobtest.Scheduler) {
 	s.Trains("long", 8)
 }
 
-// Three services with one queue, of which each may have started a worker's srun. The one that decides is killed:
-// another one decides, the job goes on in its life, and its workers leave when that says so. A worker whose srun is
-// lost, as with the machine that it ran on, is gone from Slurm, too, and another one comes.
+// Three services with one queue; each may have started a worker's srun. The one that decides is killed: another one
+// decides, the job goes on in its life, and its workers leave when that says so. A worker with a lost srun, as with the
+// machine that it ran on, is gone from Slurm, too, and another one comes.
 func (c *cluster) severalSchedule(t *testing.T) {
 	v := jobtest.SchedulersAt(t, 3, "--engine", "slurm", "--cpus", "4", "--policy", "elasticflow", "--slot", "1s")
 	t.Cleanup(func() {
@@ -190,7 +190,7 @@ func (c *cluster) kept(t *testing.T, jobs, name string) (worker, id string, pid 
 	return worker, id, pid
 }
 
-// program is what a process runs; "": there is none.
+// program is what a process runs; "" if there is no such process.
 func program(pid int) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	return strings.TrimSpace(string(text))

@@ -78,7 +78,7 @@ func (j *job) is(t *testing.T, want string) {
 	})
 }
 
-// updates waits until the run log has so many updates.
+// updates waits until the run log has n updates.
 func (j *job) updates(t *testing.T, n int) {
 	t.Helper()
 	j.until(t, fmt.Sprintf("%d updates", n), func() bool {
@@ -112,7 +112,7 @@ func (j *job) process(rank int) int {
 	return 0
 }
 
-// trained fails the test unless a job has come to its end, with each of so many samples applied once.
+// trained fails the test unless a job has reached its end, with each of the given number of samples applied once.
 func trained(t *testing.T, out string, samples, deaths int64) {
 	t.Helper()
 	logs, _ := filepath.Glob(filepath.Join(out, "run.*.jsonl"))
@@ -141,7 +141,7 @@ func trained(t *testing.T, out string, samples, deaths int64) {
 	}
 }
 
-// patient are settings with which nobody is given up because other programs have the processors.
+// patient are settings with which no process is given up because other programs have the processors.
 const patient = "join-timeout: 10m\ndead-after: 5m\ngrace: 3m\n"
 
 const small = patient + "dataset: digits:n=2000,test=100\nmodel: softmax\nmode: ssgd\neval-every: 0\nbatch: 10\n"

@@ -48,8 +48,8 @@ func TestTreeIsSSGD(t *testing.T) {
 	}
 }
 
-// Only those at the top exchange anything with the shards, but for the first parameters
-// and the last ones, which everybody asks for.
+// Only the workers at the top exchange anything with the shards, except for the first parameters and the last ones,
+// which all workers ask for.
 func TestTreeTakesLoadOffTheServers(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()
@@ -142,7 +142,7 @@ func TestTreeLosesMembers(t *testing.T) {
 	}
 }
 
-// A parent that stands still is given up after --dead-after, and those below it go on.
+// A parent that is stopped is given up after --dead-after, and those below it go on.
 func TestTreeLosesASilentParent(t *testing.T) {
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc")

@@ -40,7 +40,7 @@ var kinds = map[string]func() any{
 	"trainer.kubeflow.org/v1alpha1 ClusterTrainingRuntime": func() any { return new(trainer.ClusterTrainingRuntime) },
 }
 
-// decode is strict, and returns the pods that documents make, by whose they are.
+// decode is strict, and returns the pods that documents make, by their owner.
 func decode(t *testing.T, text []byte) map[string]core.PodSpec {
 	t.Helper()
 	pods := map[string]core.PodSpec{}

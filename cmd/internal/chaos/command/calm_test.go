@@ -75,7 +75,7 @@ func TestCalmJob(t *testing.T) {
 	}
 }
 
-// Training that makes much of a rounding is not held against a ring: it is said that there is nothing to compare.
+// A ring does not fail because its training amplifies rounding: the check reports that there is nothing to compare.
 func TestCalmJobOfUnstableTraining(t *testing.T) {
 	t.Parallel()
 	args := []string{"--arch", "allreduce", "--dataset", "digits:n=400,test=100", "--workers", "3", "--model", "mlp", "--batch", "4", "--steps", "400", "--lr", "0.2", "--clip", "1"}

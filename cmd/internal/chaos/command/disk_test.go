@@ -7,7 +7,7 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// A job whose disk is full for a while loses checkpoints, and nothing else.
+// A job with a disk that is full for a while loses checkpoints, and nothing else.
 func TestChaosOfAFullDisk(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")
