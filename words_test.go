@@ -79,15 +79,12 @@ func TestPlainEnglish(t *testing.T) {
 	}
 }
 
-// prose returns what a person reads of a file, with its line breaks: of Go the comments, strings and names
-// (with spaces between the words of a name), but no struct tags, since their names belong to formats; of Python,
-// scripts and pages everything; of other files nothing.
+// prose returns what a person reads of a file, with its line breaks: of Go the comments, strings and names (with spaces
+// between the words of a name), but no struct tags, since their names belong to formats; of tests in Go the comments;
+// of Python, scripts and pages everything; of other files nothing.
 func prose(path string) []byte {
 	switch filepath.Ext(path) {
 	case ".go":
-		if strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
 	case ".py", ".md", ".sh", ".js", ".html":
 		b, _ := os.ReadFile(path)
 		if filepath.Ext(path) == ".md" { // names in a format, in backquotes
@@ -113,6 +110,9 @@ func prose(path string) []byte {
 		}
 		for at := file.Line(pos); line < at; line++ {
 			text = append(text, '\n')
+		}
+		if kind != token.COMMENT && strings.HasSuffix(path, "_test.go") { // names and data of tests
+			continue
 		}
 		switch kind {
 		case token.IDENT:

@@ -20,7 +20,7 @@ import (
 //	leave w=2
 //	retire w=2
 //	join w=2
-//	who                the waiting workers in order of arrival, and the workers that each one waits for
+//	waiting            the waiting workers in order of arrival, and the workers that each one waits for
 //
 // go test ./modes -run Scripts -rewrite writes the answers again: read the diff.
 func TestScripts(t *testing.T) {
@@ -72,7 +72,7 @@ func TestScripts(t *testing.T) {
 					each(b.Retire)
 				case "join":
 					each(func(w star.Worker) []Firing { b.Join(w); return nil })
-				case "who":
+				case "waiting":
 					fmt.Fprintf(&out, "v%d; %v wait for %v\n", b.Version(), b.Waiting(), b.Missing())
 				default:
 					d.Fatalf(t, "unknown command %s", d.Cmd)

@@ -81,21 +81,21 @@ func (s *scene) joined(c transport.Conn) {
 	}
 }
 
-// nobody is an address without a listener, another one for each host: a port that the kernel has given out and taken
+// deadAddr is an address without a listener, another one for each host: a port that the kernel has given out and taken
 // back it may give out again.
-func nobody(host int) string { return fmt.Sprintf("127.0.0.%d:1", host) }
+func deadAddr(host int) string { return fmt.Sprintf("127.0.0.%d:1", host) }
 
 // work is worker 0 in the job of a scene.
 func (s *scene) work(t *testing.T) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	return Run(ctx, setting(t, "--rank", "0", "--coordinators", s.addr+","+nobody(2)+","+nobody(3), "--coordinator", s.addr, "--replicas", "2", "--join-timeout", "30s"))
+	return Run(ctx, setting(t, "--rank", "0", "--coordinators", s.addr+","+deadAddr(2)+","+deadAddr(3), "--coordinator", s.addr, "--replicas", "2", "--join-timeout", "30s"))
 }
 
 // A server is lost while a worker that has found another coordinator connects to its copies. The worker learns which
 // servers hold them now, and goes on.
 func TestHoldersChangeWhileTheyAreReached(t *testing.T) {
-	gone := nobody(4)
+	gone := deadAddr(4)
 	var s *scene
 	s = newScene(t, func(c transport.Conn) {
 		s.view(c, 1, 0, s.addr)
@@ -117,7 +117,7 @@ func TestHoldersChangeWhileTheyAreReached(t *testing.T) {
 // Whatever ends while a worker connects to the shards, whether it is its first coordinator or another, it hears of it:
 // it looks for the next one, or ends with the reason.
 func TestCoordinatorIsLostWhileShardsAreReached(t *testing.T) {
-	gone := nobody(4)
+	gone := deadAddr(4)
 	for name, c := range map[string]struct {
 		first bool // the first coordinator
 		end   func(c transport.Conn)

@@ -75,8 +75,8 @@ func kept(t *testing.T, term, version int64) []byte {
 // TestScripts runs the scripts in testdata. A command prints what the coordinator has to do, then the state if it has
 // changed. Commands:
 //
-//	inherit seats=(0,1) [ring] [fresh] [copies=(0,1)] [noclip] [norm] workers=(0,1)
-//	                                       a job of 2 workers with shard I at seats[I], or a ring, that has made 3 updates
+//	inherit owners=(0,1) [ring] [fresh] [copies=(0,1)] [noclip] [norm] workers=(0,1)
+//	                                       a job of 2 workers with shard I at owners[I], or a ring, that has made 3 updates
 //	                                       (noclip: this process has no --clip); fresh: the training had not begun; copies:
 //	                                       these servers have a copy of each shard
 //	recover from=1 to=3                    what copies hold
@@ -138,7 +138,7 @@ func TestScripts(t *testing.T) {
 			switch d.Cmd {
 			case "inherit":
 				h := &Handover{Trains: time.Second, Limit: 400, Ring: d.HasArg("ring"), Counts: map[int]int{}, Steps: []int64{0, 0}}
-				for shard, s := range numbers("seats") {
+				for shard, s := range numbers("owners") {
 					h.Counts[s]++
 					h.Owner, h.Shards = append(h.Owner, s), append(h.Shards, wire.ShardInfo{Shard: shard})
 				}

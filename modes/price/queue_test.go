@@ -13,7 +13,7 @@ import (
 	"star/modes"
 )
 
-// Parts of 2 samples of 12, which take 1, 1 and 3 s: at 0 s three are taken, at 1 s two more, at 2 s the last one. The
+// Parts of 2 samples of 12; they take 1, 1 and 3 s: at 0 s three are taken, at 1 s two more, at 2 s the last one. The
 // slow worker has one, and no worker waits for more than its end.
 func TestQueueByHand(t *testing.T) {
 	ws := []taker{{2, time.Second, 0}, {2, time.Second, 0}, {2, 3 * time.Second, 500 * time.Millisecond}}
@@ -94,7 +94,7 @@ func TestQueuePrice(t *testing.T) {
 func TestQueueOfDearParts(t *testing.T) {
 	for _, c := range []struct {
 		q, whole float64
-		parts    int // 0: none is better than SSGD with shares
+		parts    int // 0: no queue is better than SSGD with shares
 	}{{0, 0.1, 8}, {0.02, 0.1, 8}, {0.15, 0.1, 2}} {
 		f := Forecast{Times: ms(100, 100, 100, 300), Batch: 32, Noise: 1000, Queue: 8, Parts: true}
 		for _, d := range f.Times {

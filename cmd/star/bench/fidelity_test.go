@@ -59,14 +59,14 @@ func TestFidelityNeedsATrace(t *testing.T) {
 	}
 }
 
-// ears is a pilot that knows how long iterations may take, and keeps the lines that it gets.
-type ears struct {
+// follower is a pilot that knows how long iterations may take, and keeps the lines that it gets.
+type follower struct {
 	deadlines []time.Duration
 	late      []runlog.Late
 	records   []nouns.Record
 }
 
-func (e *ears) Tell(l runlog.Line) []advice.Remark {
+func (e *follower) Tell(l runlog.Line) []advice.Remark {
 	switch x := l.Entry.(type) {
 	case runlog.Train:
 		return []advice.Remark{{Deadlines: e.deadlines}}
@@ -82,7 +82,7 @@ func (e *ears) Tell(l runlog.Line) []advice.Remark {
 // with gradients what their workers say of them.
 func TestLived(t *testing.T) {
 	const s = time.Second
-	pilot := &ears{deadlines: []time.Duration{s, 0, time.Millisecond}}
+	pilot := &follower{deadlines: []time.Duration{s, 0, time.Millisecond}}
 	l, err := newLived(pilot, &seenRun{Workers: 3, Batch: 4, limit: 1000})
 	if err != nil {
 		t.Fatal(err)

@@ -26,12 +26,12 @@ func clusterOf(t *testing.T, g *jobtest.Job, name string, args ...string) (addr 
 	t.Helper()
 	addr = jobtest.FreeAddr(t)
 	g.Start(name, append([]string{"cluster", "serve", "--cluster", "test", "--listen", addr, "--log-format", "json"}, args...)...)
-	heard(g, name)
+	awaitService(g, name)
 	return addr
 }
 
-// heard waits until a service listens.
-func heard(g *jobtest.Job, name string) {
+// awaitService waits until a service listens.
+func awaitService(g *jobtest.Job, name string) {
 	g.T.Helper()
 	for end := time.Now().Add(30 * time.Second); !strings.Contains(g.Said(name), `"msg":"resource service listening"`); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
