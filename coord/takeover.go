@@ -219,7 +219,7 @@ func unrecoverable(err error) error {
 	return &Error{exitcode.Disagree, err.Error()}
 }
 
-// absentServer is the placeholder for a server that is lost or has not come.
+// absentServer is the peer of a server that is lost or has not come. It is gone: messages to it are not sent.
 func absentServer(rank int) *peer {
 	return &peer{role: wire.RoleServer, rank: rank, hello: wire.Hello{Rank: rank}, gone: true}
 }

@@ -316,7 +316,7 @@ func TestHTTPUnderAttack(t *testing.T) {
 		g.Worker(i, common)
 	}
 	g.Training()
-	g.Until("who asks properly is answered", func() bool { // a request that is not read at once may lose its place
+	g.Until("a proper request is answered", func() bool { // a request that is not read at once may lose its place
 		r, err := (&http.Client{Timeout: 30 * time.Second}).Get("http://" + web + "/readyz")
 		if err == nil {
 			r.Body.Close()
