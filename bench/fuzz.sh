@@ -5,6 +5,7 @@
 #   bench/fuzz.sh      FUZZTIME=10000000x PACKAGES=./... TARGETS='^Fuzz' LANES=1
 #
 # FUZZTIME is for each: a time, or a number of executions. All targets with ten million executions each take hours. LANES targets run at a time and share the processors.
+# A package that PACKAGES names and that has no target is an error.
 # An input that reaches something new is made smaller in ten executions at most: go test would spend a minute on each large one, also after the end of FUZZTIME.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -43,6 +44,10 @@ while read -r word rest; do
 	esac
 done < <(go test -list "${TARGETS:-^Fuzz}" ${PACKAGES:-./...} | grep -v '^Test\|^Example\|^Benchmark') >"$work/all"
 [ -s "$work/all" ] || { echo "no target" >&2; exit 1; }
+if [[ ${PACKAGES:-./...} != *...* ]]; then # a package in the list has a target: a target that has moved is missed else
+	comm -23 <(go list $PACKAGES | sort) <(cut -d' ' -f1 "$work/all" | sort -u) | sed 's/$/: no target/' >"$work/without"
+	[ ! -s "$work/without" ] || { cat "$work/without" >&2; exit 1; }
+fi
 xargs -P "$lanes" -L 1 bash -c 'set -euo pipefail; one "$1" "$2"' one <"$work/all" || : >"$work/bad"
 printf '%-24s %-20s %14d %8ds\n' all "$(wc -l <"$work/counts") targets" "$(awk '{ n += $1 } END { print n + 0 }' "$work/counts")" "$SECONDS"
 [ ! -e "$work/bad" ]

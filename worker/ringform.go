@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	gonet "net"
 	"slices"
 	"time"
@@ -241,7 +240,7 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 	if state.Slots, err = w.asMany(ctx, place, root, state.Slots); err != nil {
 		return err
 	}
-	told := packTallies(w.last)
+	told := wire.PackTallies(w.last)
 	counts := []int64{state.Steps, w.samples, int64(len(told)), int64(len(w.metadata))}
 	if err := allreduce.Broadcast(ctx, w.group, root, counts); err != nil {
 		return err
@@ -293,7 +292,7 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 		return err
 	}
 	w.relay.change(highest, func() { copy(w.params, params) })
-	w.version, w.samples, w.last = highest, counts[1], unpackTallies(told, star.Worker(w.rank))
+	w.version, w.samples, w.last = highest, counts[1], wire.UnpackTallies(told, star.Worker(w.rank))
 	if counts[3] > 0 {
 		w.metadata = engine.NewerMetadata(w.metadata, unpackBytes(metadata)[:counts[3]])
 	}
@@ -325,65 +324,4 @@ func unpackBytes(v []int64) (b []byte) {
 		b = binary.LittleEndian.AppendUint64(b, uint64(x))
 	}
 	return b
-}
-
-// packTallies packs tallies into numbers: of each generation, version, and the numbers of carried
-// and dropped riders, and of each rider worker, step and the bits of the weight. Behind them, for
-// tallies with Samples: version, number of members, and the samples of each member.
-func packTallies(ts []wire.Tally) []int64 {
-	v := []int64{int64(len(ts))} // never empty
-	for _, t := range ts {
-		v = append(v, t.Generation, t.Version, int64(len(t.Carried)), int64(len(t.Dropped)))
-		for _, g := range slices.Concat(t.Carried, t.Dropped) {
-			v = append(v, int64(g.Worker), g.Step, int64(math.Float32bits(g.Weight)))
-		}
-	}
-	for _, t := range ts { // behind all of them, and only with a queue
-		if len(t.Samples) > 0 {
-			v = append(v, t.Version, int64(len(t.Samples)))
-			for _, n := range t.Samples {
-				v = append(v, int64(n))
-			}
-		}
-	}
-	return v
-}
-
-// unpackTallies is the inverse of packTallies. It skips invalid parts.
-func unpackTallies(v []int64, me star.Worker) []wire.Tally {
-	var ts []wire.Tally
-	if len(v) == 0 {
-		return nil
-	}
-	n := v[0]
-	for v = v[1:]; len(v) >= 4 && int64(len(ts)) < n; {
-		t := wire.Tally{Worker: me, Generation: v[0], Version: v[1]}
-		carried, dropped := v[2], v[3]
-		v = v[4:]
-		if carried < 0 || dropped < 0 || carried > wire.MaxWorkers || dropped > wire.MaxWorkers || 3*(carried+dropped) > int64(len(v)) {
-			break
-		}
-		for i := range carried + dropped {
-			g := wire.Gradient{Worker: star.Worker(v[3*i]), Step: v[3*i+1], Weight: math.Float32frombits(uint32(v[3*i+2]))}
-			if i < carried {
-				t.Carried = append(t.Carried, g)
-			} else {
-				t.Dropped = append(t.Dropped, g)
-			}
-		}
-		v = v[3*(carried+dropped):]
-		ts = append(ts, t)
-	}
-	for len(v) >= 2 && v[1] >= 0 && v[1] <= min(wire.MaxWorkers, int64(len(v)-2)) {
-		for i := range ts {
-			if ts[i].Version != v[0] {
-				continue
-			}
-			for _, k := range v[2 : 2+v[1]] {
-				ts[i].Samples = append(ts[i].Samples, int(k))
-			}
-		}
-		v = v[2+v[1]:]
-	}
-	return ts
 }
