@@ -60,7 +60,7 @@ func (m Missing) Means(answer string) string {
 	if m == (Missing{}) {
 		return ""
 	}
-	return fmt.Sprintf("The log lacks %d records and %d updates, from %.1f s to %.1f s, for which --log-max had no room: "+
+	return fmt.Sprintf("The log lacks %d records and %d updates, from %.1f s to %.1f s, which --log-max dropped: "+
 		"%s.", m.Records, m.Updates, float64(m.From), float64(m.To), answer)
 }
 

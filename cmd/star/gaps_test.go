@@ -112,8 +112,8 @@ func TestCommandsSayWhatTheLogLacks(t *testing.T) {
 		means string
 		fails bool
 	}{
-		{"explain LOG", "iterations and waits of that time are in no number", false},
-		{"explain LOG --json", "iterations and waits of that time are in no number", false},
+		{"explain LOG", "samples and updates count, iterations and waits of that time do not", false},
+		{"explain LOG --json", "samples and updates count, iterations and waits of that time do not", false},
 		{"replay LOG", "no decision can be made again", true},
 		{"replay LOG --json", "no decision can be made again", true},
 		{"sim --from LOG", "the answer is of the updates after that", false},

@@ -89,8 +89,8 @@ func (s *Story) head(b *strings.Builder) {
 
 // Lacks describes what the log's size limit dropped, and the consequence for the story; empty if it is complete.
 func (s *Story) Lacks() string {
-	return s.Read.Missing.Means("samples and updates are counted all the same, iterations and waits of that time are in " +
-		"no number, and slow workers of that time are those of the job's own verdicts")
+	return s.Read.Missing.Means("samples and updates count, iterations and waits of that time do not, and its slow " +
+		"workers are those of the job's own verdicts")
 }
 
 // part is how many workers have had a part in the job.

@@ -85,7 +85,7 @@ func TestJudge(t *testing.T) {
 		{"no log", nil, nil, nil, 0, "ended: no run log"},
 		{"a gradient is dropped", [][]string{dropped}, []int64{1}, nil, 0, ""},
 		{"a log with a gap", [][]string{change(`{"type":"fire","t":1.5,`, `{"type":"gap","t":0.2,"until":1.4,"records":3,"fires":1,"noises":0,"version":1,"samples":8}`+"\n"+`{"type":"fire","t":1.5,`)}, []int64{3}, nil, 0,
-			"a whole run log: 0: The log lacks 3 records and 1 updates, from 0.2 s to 1.4 s, for which --log-max had no room: what became of their samples cannot be judged."},
+			"a whole run log: 0: The log lacks 3 records and 1 updates, from 0.2 s to 1.4 s, which --log-max dropped: what became of their samples cannot be judged."},
 		{"a checkpoint of what never was", [][]string{good}, []int64{4}, nil, 0, "checkpoints load: the last one is of version 4, the job ended at 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -43,7 +43,7 @@ func matchCommand() *cobra.Command {
 		Use:   "match [FILE]",
 		Short: "Find the pairs that weigh the most: maximum-weight matching",
 		Long: `Reads edges, a line "u v weight" each, from standard input or a file, and prints those of a maximum-weight matching: no two
-share a vertex, and no other such set weighs more. Vertices are whole numbers from 0; what is behind a # is a comment.
+share a vertex, and no other such set weighs more. Vertices are whole numbers from 0; # begins a comment.
 
   printf '0 1 9\n1 2 10\n2 3 9\n' | star match
 

@@ -32,8 +32,8 @@ func clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster {serve | status}",
 		Short: "The resource service of jobs that share hosts",
-		Long: `Keeps account of what the jobs on a cluster use, says which of them may leave SSGD, and makes others
-slower for that where it pays. Jobs enter with --cluster NAME@host:port.
+		Long: `Decides which jobs of a cluster may leave SSGD, and delays others for that where it pays (docs/cluster.md).
+Jobs join with --cluster NAME@host:port.
 
   star cluster serve --cluster rack1 --listen 10.0.0.2:7072
   star cluster status --cluster rack1@10.0.0.2`,
@@ -86,8 +86,8 @@ func clusterServe() *cobra.Command {
 	settings.Var(s, &listen, "listen", "127.0.0.1:"+cluster.DefaultPort, "address to listen on, host:port")
 	settings.Var(s, &advertise, "advertise", "", "address under which jobs reach this process (that of --listen)")
 	settings.Var(s, &gossip, "gossip", "127.0.0.1:"+cluster.DefaultGossipPort, "address of the gossip, for TCP and UDP, or off")
-	settings.Var(s, &hosts, "hosts", "", "file of hosts with their capacities, as for star place (what processes on a host say)")
-	settings.Var(s, &lease, "lease", 10*time.Second, "how long a job counts that is not heard of, and a grant without the service")
+	settings.Var(s, &hosts, "hosts", "", "file of hosts with their capacities, as for star place (default: what processes on a host report)")
+	settings.Var(s, &lease, "lease", 10*time.Second, "how long a silent job counts, and a grant or delay without the service")
 	settings.Var(s, &f.insecure, "insecure", false, "allow listening beyond loopback without TLS or token, and a gossip without key")
 	settings.Var(s, &logLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
 	settings.Var(s, &logFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")

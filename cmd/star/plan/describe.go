@@ -89,9 +89,9 @@ const leastGPU = 0.01
 
 // yaml is the job for a file of jobs.
 func (d *described) yaml(w io.Writer) error {
-	n := d.train.Workers
+	n := len(d.in) // the ranks that worked: train.Workers counts those that --max-workers allows
 	if len(d.whole) == 0 {
-		return fmt.Errorf("job %s: the log has no iteration behind the first %d of each worker: let it run longer", d.name, warmUp)
+		return fmt.Errorf("job %s: the log has no iteration after the first %d of each worker: let it run longer", d.name, warmUp)
 	}
 	it := cli.Typical(d.whole)
 	active := min(cli.Typical(d.active), it)

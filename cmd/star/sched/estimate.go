@@ -22,21 +22,21 @@ func schedEstimateCommand() *cobra.Command {
 	method, train, to, what, asJSON, times := "", "", "", "", false, false
 	settings.Var(&s, &train, "train", "", "trace of jobs with known durations, to learn from")
 	settings.Var(&s, &to, "predict", "", "trace of jobs to predict: it is written to standard output with the predictions")
-	settings.Var(&s, &what, "what", "duration", "what is predicted: how long jobs take; or score, how much another job on the same GPUs slows them (0 to 2), for lucid, by a pruned tree; or submissions, how many jobs and GPUs come in each ten minutes, for lucid, too", "duration", "score", "submissions")
+	settings.Var(&s, &what, "what", "duration", "what is predicted: durations; score, how much another job on the same GPUs slows a job (0 to 2), for lucid, by a pruned tree; submissions, how many jobs and GPUs are submitted in ten minutes, for lucid", "duration", "score", "submissions")
 	settings.Var(&s, &method, "method", "ebm", "how: explainable boosting, gradient boosting, a pruned tree, or the user's earlier jobs", predictMethods...)
 	settings.Var(&s, &epochs, "epochs", 0, "how many epochs the whole job has")
 	settings.Var(&s, &first, "first", .5, "share of the measured epochs after which linear looks for the first time: a/b for a measurement of the shares a and b of the job")
-	settings.Var(&s, &truth, "truth", 0, "how long the job really takes, s: says how far the estimates are off")
-	settings.Var(&s, &times, "times", false, "write what was measured as AlloX's time writer does, a line for each log, and estimate nothing")
+	settings.Var(&s, &truth, "truth", 0, "real duration of the job, s: print the errors of the estimates")
+	settings.Var(&s, &times, "times", false, "write the measured times as AlloX's time writer does, a line for each log, without an estimate")
 	settings.Var(&s, &asJSON, "json", false, "the estimates as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "estimate LOG...",
 		Short: "How long a job will take, from the times of its first epochs",
-		Long: `Reads run logs of STAR (the folder of a job, or a file .jsonl), or the output of jobs that ran for a few epochs with AlloX's time writer, and says how long the whole job
-will take by two methods: detailed knows the time of each epoch, and what comes before and after them; linear draws a line through two points.
+		Long: `Reads run logs of STAR (the folder of a job, or a file .jsonl), or the output of jobs that ran for a few epochs with AlloX's time writer, and predicts the
+duration of the whole job by two methods: detailed takes the mean epoch, and the time before and after; linear a line through two points.
 
-With --predict it learns of a trace how long jobs take, and writes another one with what it expects of these, in the columns by which lucid and qssf order jobs. Every column
-that both traces have is used, numbers and categories, and hour and weekday. Where durations are known it says on standard error how well they are predicted.
+With --predict it learns durations from a trace, and writes another one with predictions in the columns by which lucid and qssf order jobs. It uses every column
+that both traces have, numbers and categories, and hour and weekday. If durations are known, their errors are on standard error.
 
   star sched estimate star-out --epochs 90
   star sched estimate alexnet.log --epochs 500

@@ -21,12 +21,12 @@ func schedGenCommand() *cobra.Command {
 	var every time.Duration
 	settings.Var(s, &g.Like, "like", "elasticflow", "which trace the jobs resemble", workload.Likes()...)
 	settings.Var(s, &g.Jobs, "jobs", 1000, "how many jobs")
-	settings.Var(s, &every, "every", 0, "how far apart jobs are submitted, on average; 0: as there, 15m like elasticflow, 10s like helios, 70s like philly, 8s like allox")
+	settings.Var(s, &every, "every", 0, "mean time between two submissions; 0: 15m like elasticflow, 10s like helios, 70s like philly, 8s like allox")
 	settings.Var(s, &g.Slack, "slack", 1, "mean time from submission to deadline, in durations")
-	settings.Var(s, &g.Spread, "spread", .5, "by what share of it deadlines are earlier or later")
+	settings.Var(s, &g.Spread, "spread", .5, "share of --slack by which deadlines are at most earlier or later")
 	settings.Var(s, &g.BestEffort, "best-effort", 0, "share of jobs that have no deadline")
 	settings.Var(s, &g.Seed, "seed", 1, "the same seed gives the same jobs")
-	settings.Var(s, &p.compat, "compat", "", "the jobs that an original's generator makes of the seed", "", "elasticflow")
+	settings.Var(s, &p.compat, "compat", "", "make the jobs that the original generator makes of the seed", "", "elasticflow")
 	settings.Var(s, &p.Throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs: jobs are models of these, in ElasticFlow's format")
 	cmd := &cobra.Command{
 		Use:   "gen",

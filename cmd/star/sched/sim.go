@@ -46,11 +46,10 @@ func schedCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sched",
 		Short: "Decide which job gets which GPUs: policies, simulated and live",
-		Long: `Simulates clusters under published scheduling policies, and runs jobs of STAR under them. docs/scheduling.md says what each policy is and what its
-results were compared with.
+		Long: `Simulates clusters under published scheduling policies, and runs STAR jobs under them. docs/policies.md says what each policy does.
 
   star sched sim jobs.csv --cluster n16g8 --policy fifo,srtf,tiresias     in virtual time
-  star sched serve --policy elasticflow                                   jobs that run: a queue
+  star sched serve --policy elasticflow                                   a queue of jobs that run
   star sched submit job.yaml --deadline 2h                                a job for it`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -64,43 +63,43 @@ func schedSimCommand() *cobra.Command {
 	p := new(schedSim)
 	s := &p.Set
 	p.BindTrace()
-	settings.Var(s, &p.Cluster, "cluster", "", "a cluster: nodes and GPUs of each, such as n16g8; machines with a GPU and without, such as 5gpu+5cpu; or a file of ElasticFlow or of Lucid (virtual clusters)")
+	settings.Var(s, &p.Cluster, "cluster", "", "nodes and GPUs of each, such as n16g8; machines with and without a GPU, such as 5gpu+5cpu; or a cluster file of ElasticFlow, Muri or Lucid (virtual clusters)")
 	settings.Var(s, &p.Estimates, "estimates", "", "folder with what lucid needs: colocate_info.csv and *throughput_pred.csv")
 	settings.Var(s, &p.policies, "policy", []string{"fifo"}, "one or more of "+strings.Join(sched.Policies(), ", "))
-	settings.Var(s, &p.alpha, "alpha", .1, "allox chooses among the jobs of this share of the users, of those that have had least")
-	settings.Var(s, &p.profiling, "profiling", "on", "on: jobs of the format allox start when parts of them have run on both kinds of machines", "on", "off")
-	settings.Var(s, &p.Queues, "queues", "", "file of AlloX with the order of the users' queues; without it: as they come")
-	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
-	settings.Var(s, &p.start, "start", 0, "what a start, or a resume, takes in which a job makes no progress; of policies that star sched serve has")
-	settings.Var(s, &p.resize, "resize", 0, "until more GPUs of a job that runs are of use; 0: as long as --start")
+	settings.Var(s, &p.alpha, "alpha", .1, "allox considers jobs of this fraction of the users, the least served ones")
+	settings.Var(s, &p.profiling, "profiling", "on", "on: jobs of the format allox start after parts of them have run on both kinds of machines", "on", "off")
+	settings.Var(s, &p.Queues, "queues", "", "AlloX file with the order of the users' queues; without it: by first submission")
+	settings.Var(s, &p.slot, "slot", 240*time.Second, "least time between two rounds of a policy that plans")
+	settings.Var(s, &p.start, "start", 0, "time of a start or a resume, without progress; for policies that star sched serve has")
+	settings.Var(s, &p.resize, "resize", 0, "time until added GPUs of a running job are used; 0: as long as --start")
 	settings.Var(s, &p.horizon, "horizon", 0, "how far ef and ef-admission plan ahead, each job once, for large traces; 0: all jobs at each decision, without bound")
-	settings.Var(s, &p.compat, "compat", "", "removed: sched-originals follows the programs of the originals, with the same settings",
+	settings.Var(s, &p.compat, "compat", "", "removed: sched-originals follows the authors' programs, with the same settings",
 		"", "elasticflow", "lucid", "allox", "muri")
-	settings.Var(s, &p.placement, "placement", "consolidated", "which GPUs a job gets: consolidated, as few nodes as possible, and the fewest GPUs left over; first-fit, the first nodes; buddy, blocks of powers of two", "consolidated", "first-fit", "buddy")
-	settings.Var(s, &p.slow, "slow", "", "when which nodes are slow: a CSV file with node, from, to (s) and factor (how many times longer all takes there), or seed:N for random times")
-	settings.Var(s, &p.slowMode, "slow-mode", "wait", "what a slow node does to a job: wait, all its GPUs are as slow; queue, they take batches from one queue, as in STAR's mode ssgd queue=N", "wait", "queue")
-	settings.Var(s, &p.estimateError, "estimate-error", 0, "how wrong policies are about how long jobs take: the standard deviation of the logarithm of what they take a job for, divided by the truth")
-	settings.Var(s, &p.estimateBias, "estimate-bias", 0, "by which share policies take all jobs for longer than they are, on average; below 0: for shorter")
-	settings.Var(s, &p.seed, "seed", 1, "of the random numbers of --estimate-error")
-	settings.Var(s, &p.revoke, "revoke", "", "nodes are taken away, and others come in their places, as with star run --revoke: rate:PER_HOUR, trace:FILE (worker: the node), k80, p100 or v100; such as k80:replace=2m,seed=7")
+	settings.Var(s, &p.placement, "placement", "consolidated", "which GPUs a job gets: consolidated, as few nodes as possible with the fewest GPUs left over; first-fit, the first nodes; buddy, blocks of powers of two", "consolidated", "first-fit", "buddy")
+	settings.Var(s, &p.slow, "slow", "", "slow nodes: a CSV file with node, from, to (s) and factor (time multiplier), or seed:N for random ones")
+	settings.Var(s, &p.slowMode, "slow-mode", "wait", "effect of a slow node on its jobs: wait, all their GPUs wait for it; queue, they take batches from one queue, as in STAR's mode ssgd queue=N", "wait", "queue")
+	settings.Var(s, &p.estimateError, "estimate-error", 0, "errors of the durations that policies see: the standard deviation of the logarithm of their ratio to the real ones")
+	settings.Var(s, &p.estimateBias, "estimate-bias", 0, "share by which policies overestimate all durations; below 0: underestimate")
+	settings.Var(s, &p.seed, "seed", 1, "seed of --estimate-error")
+	settings.Var(s, &p.revoke, "revoke", "", "nodes are taken away and replaced, as with star run --revoke: rate:PER_HOUR, trace:FILE (worker: the node), k80, p100 or v100; such as k80:replace=2m,seed=7")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
 	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV; - is standard output")
-	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, how many GPUs are used, and which jobs have them: jct.svg, queue.svg, utilisation.svg, schedule-POLICY.svg")
+	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, waiting jobs, used GPUs, and the jobs on them: jct.svg, queue.svg, utilisation.svg, schedule-POLICY.svg")
 	settings.Var(s, &p.asJSON, "json", false, "the summary as JSON on standard output")
 	settings.Var(s, &p.asCSV, "csv", false, "the summary as CSV on standard output")
 	cmd := &cobra.Command{
 		Use:   "sim TRACE",
 		Short: "Simulate a trace of jobs on a cluster under one policy, or compare several",
-		Long: `Reads a trace of jobs and says how long they would wait and run on a cluster under each policy.
-With several policies each is compared with the first one: "JCT ratio" is its completion times, of the jobs that end under both, divided by those of the first.
-The policy pollux is our own reading of its paper, and was not checked against its program; star is our own policy (docs/scheduling.md).
+		Long: `Simulates how long the jobs of a trace would wait and run on a cluster under each policy (docs/policies.md).
+"JCT ratio" is the mean completion time of a policy divided by that of the first one, over the jobs that end under both.
+The policy pollux follows its paper and was not checked against its program; star is our own policy.
 
   star sched sim jobs.csv --cluster n16g8 --policy fifo,srtf,tiresias
   star sched sim trace.csv --format lucid --cluster vc_config.csv --policy srtf --jobs out.csv
   star sched sim jobs_input.txt --format allox --cluster 5gpu+5cpu --policy allox,sjf,srpt --alpha 0.3
   star sched sim trace.csv --format elasticflow --cluster n16g8.csv --throughputs throughputs_A100 --policy edf --slot 240s
 
-Files may be packed by gzip; the trace - is standard input.`,
+Files may be gzipped; the trace - is standard input.`,
 		Args: oneTrace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.sim(cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])

@@ -54,7 +54,7 @@ func command(environ []string) *cobra.Command {
 		"one or more of "+strings.Join(originals.Policies(), ", "))
 	settings.Var(s, &p.compat, "compat", "", "the program to follow; without it, that of the trace's format",
 		append([]string{""}, originals.Programs()...)...)
-	settings.Var(s, &p.alpha, "alpha", .1, "allox chooses among the jobs of this share of the users, of those that have had least")
+	settings.Var(s, &p.alpha, "alpha", .1, "allox considers jobs of this fraction of the users, the least served ones")
 	settings.Var(s, &p.profiling, "profiling", "on", "on: jobs of the format allox start when parts of them have run on both kinds of machines", "on", "off")
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of ElasticFlow's policies are, at least: whole seconds")
 	settings.Var(s, &p.gain, "gain", "largest", "ef and ef-admission give GPUs that are left over where a job's GPU-seconds grow most, as the program does: largest; or least: smallest", "largest", "smallest")
