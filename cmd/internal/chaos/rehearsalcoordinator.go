@@ -47,7 +47,8 @@ type order struct {
 // needs.
 type handover struct {
 	plan  modes.Plan
-	steps []int64 // in hand when workers were noted
+	steps []int64        // in hand when workers were noted
+	views []replica.View // of shards, before a member knows them
 }
 
 // rehearsedBatch is the number of samples of a worker per step.
@@ -322,13 +323,25 @@ func (w *stage) lose(s int) {
 	}
 	w.c.given[s] = true
 	c := w.c
-	for _, change := range c.Table.Lost(s) {
+	changes := c.Table.Lost(s)
+	w.agree() // before updates that do not wait for s
+	for _, change := range changes {
+		w.tell(change.Shard)
+	}
+	for _, change := range changes {
 		for _, g := range change.Whole {
 			w.carry(c.e.Stored(change.Shard, g.Worker, g.Step, g.Sums...))
 		}
-		w.tell(change.Shard)
 	}
 	w.pump()
+}
+
+// agree puts the views of all shards into the handover.
+func (w *stage) agree() {
+	w.handover.views = nil
+	for shard := range w.Shards {
+		w.handover.views = append(w.handover.views, w.c.Table.View(shard))
+	}
 }
 
 // join adds a copy to a shard that lacks one, if nothing is on its way.
@@ -357,6 +370,7 @@ func (w *stage) join() {
 	if v, err = c.Table.Joined(shard, from.Last()); err != nil || v.Term != term {
 		broken("server %d has a copy of shard %d in term %d, not %d: %v", s, shard, v.Term, term, err)
 	}
+	w.agree()
 	from.Take(v) // as the order to give a copy does
 	h := &holding{Copy: replica.NewCopy(s, v, from.Last()), has: has, log: slices.Clone(from.log)}
 	h.Claim(c.gen, shard) // a server follows the coordinator that gives it a copy, and no earlier one
@@ -383,7 +397,9 @@ func (w *stage) replace() {
 		reports[s] = &takeover.Report{Fires: map[int64]takeover.Fire{}}
 		for _, shard := range slices.Sorted(maps.Keys(o.copies)) {
 			h := o.copies[shard]
-			claims = append(claims, h.Claim(gen, shard))
+			claim := h.Claim(gen, shard)
+			claim.View = w.handover.views[shard]
+			claims = append(claims, claim)
 			for _, f := range h.log {
 				reports[s].Fires[f.Seq] = takeover.Fire{Header: f.header, Metadata: f.note}
 			}
@@ -404,6 +420,7 @@ func (w *stage) replace() {
 		broken("no takeover possible: %v", err)
 	}
 	w.coordinate(gen, engine.NewCopies(table, from), &after)
+	w.agree()
 	for i, f := range all {
 		o := engine.Ready{Silent: true, Metadata: f.Metadata}
 		if err := o.Fire.Parse(f.Header); err != nil {

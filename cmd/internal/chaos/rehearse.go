@@ -287,6 +287,7 @@ func (w *stage) begin() {
 	w.handover.plan = w.plan
 	w.coordinate(0, engine.NewCopies(replica.NewTable(w.Copies, views), 0), nil)
 	w.handover.steps = w.c.e.Steps()
+	w.agree()
 	w.carry(w.c.e.Begin(nil), nil)
 	var tick func()
 	tick = func() {

@@ -32,6 +32,10 @@ func TestRehearsals(t *testing.T) {
 			t.Errorf("seed %d gives %+v, and then %+v", seed, a, b)
 		}
 	}
+	// A takeover soon after a server was lost, before the others knew of it.
+	if r := (Rehearsal{Seed: 1228, Copies: 2}).Run(); r.Broken != "" {
+		t.Errorf("a lost server and a takeover: %s", r.Broken)
+	}
 	for seed := range uint64(500) {
 		if (Rehearsal{Seed: seed, Unfenced: true}).Run().Broken != "" {
 			return
