@@ -24,8 +24,9 @@ const (
 	ArchRing = "allreduce"
 )
 
-// TTABaselines are the baselines that auto is compared with, as named in package baseline.
-var TTABaselines = []string{"lb-bsp", "lgc", "sync-switch", "zeno++"}
+// TTABaselines are the baselines that auto is compared with, as named in package baseline. Others, such as
+// post-local-sgd and diloco, are baselines too where they are run.
+var TTABaselines = []string{"lb-bsp", "lgc", "sync-switch", "zeno++", "local-sgd"}
 
 // ringBaselines are those of them that run without parameter servers: LGC in its form as one all-reduce, which is
 // proved to give the same update.

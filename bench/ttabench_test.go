@@ -156,6 +156,14 @@ func runs(scenario, method string, bound, accuracy float64, times ...float64) (r
 	return rs
 }
 
+// sending sets the bytes of each run.
+func sending(bytes int64, rs []TTAResult) []TTAResult {
+	for i := range rs {
+		rs[i].Bytes = bytes
+	}
+	return rs
+}
+
 // Goals are met at their limits and not beyond; a run that does not arrive meets no goal.
 func TestTTAGoals(t *testing.T) {
 	const saves, geo, behind, accuracy, still, hindsight = 0, 1, 2, 3, 4, 5
@@ -182,6 +190,15 @@ func TestTTAGoals(t *testing.T) {
 			join(runs("slow", "ssgd", 0.5, 0.9, 100, 100), runs("slow", "auto", 0.5, 0.9, 50, 0), runs("slow", "lgc", 0.5, 0.9, 62, 62)),
 			map[int]bool{saves: false, geo: false, behind: false, accuracy: true, hindsight: false},
 		},
+		"localSGD": { // ahead of auto, so it counts as the best baseline
+			join(runs("slow", "ssgd", 0.5, 0.9, 100, 100), runs("slow", "auto", 0.5, 0.9, 50, 52), runs("slow", "lgc", 0.5, 0.9, 90, 90), runs("slow", "post-local-sgd:steps=4", 0.5, 0.9, 48, 48)),
+			map[int]bool{saves: true, geo: false, behind: false, accuracy: true, hindsight: true},
+		},
+		"fewerExchanges": { // more than all of the bound is not what the bound is of
+			join(sending(400, runs("push", "ssgd", 0.1, 0.9, 100, 100)), sending(100, runs("push", "auto", 0.1, 0.9, 40, 40)),
+				sending(400, runs("slow", "ssgd", 0.5, 0.9, 100, 100)), sending(400, runs("slow", "auto", 0.5, 0.9, 80, 80))),
+			map[int]bool{saves: false, accuracy: true, hindsight: true},
+		},
 		"noBaseline": {
 			join(runs("calm", "ssgd", 0.04, 0.9, 100, 100), runs("calm", "auto", 0.04, 0.9, 102, 102)),
 			map[int]bool{accuracy: true, still: false, hindsight: true},
@@ -191,6 +208,9 @@ func TestTTAGoals(t *testing.T) {
 			met, measured := x.met[i]
 			if g.Measured != measured || measured && g.Met != met {
 				t.Errorf("%s: %s: measured %v, met %v (%s); want %v, %v", name, g.Name, g.Measured, g.Met, g.Detail, measured, met)
+			}
+			if name == "fewerExchanges" && i == saves && strings.Contains(g.Detail, "push") {
+				t.Errorf("%s: %s", g.Name, g.Detail)
 			}
 		}
 	}

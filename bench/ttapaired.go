@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"star/sim"
 )
 
 // measure of a comparison of two runs.
@@ -13,6 +15,7 @@ type ttaMeasure int
 const (
 	byLevels   ttaMeasure = iota // the mean, over levels of the loss, of the logarithm of the ratio of the times to them
 	byAccuracy                   // the logarithm of the ratio of the times to the target accuracy
+	bySamples                    // that of the times for all samples, whatever was learnt
 )
 
 // seen is one pair of runs: of the same scenario and seed, so of the same jitter, initial parameters and samples.
@@ -27,7 +30,10 @@ type seen struct {
 // longer run of the two, which is too early; what neither reached does not count, and ok is false where nothing does.
 func compareRuns(a, b TTAResult, by ttaMeasure) (log float64, late int, ok bool) {
 	as, bs := a.Levels, b.Levels
-	if by == byAccuracy {
+	switch by {
+	case bySamples:
+		as, bs = []float64{a.Seconds}, []float64{b.Seconds}
+	case byAccuracy:
 		as, bs = nil, nil
 		if a.Reached {
 			as = []float64{*a.TTA}
@@ -170,7 +176,7 @@ func (p *TTAPairs) Against(a, b string, scenarios []string, by ttaMeasure) Poole
 // baselines are those with the rule of all, and those with one of their own.
 func (p *TTAPairs) baselines(own bool) (names []string) {
 	for _, m := range p.Methods {
-		if _, o := apart(m); slices.Contains(TTABaselines, methodOf(m)) && (o != "") == own {
+		if _, o := apart(m); sim.IsBaseline(methodOf(m)) && (o != "") == own {
 			names = append(names, m)
 		}
 	}
@@ -247,6 +253,16 @@ func (p *TTAPairs) Share(scenario string) (share, low, high float64) {
 	return of(r.Ratio), of(r.High), of(r.Low)
 }
 
+// exchangesLess reports whether auto sends fewer bytes in a scenario than SSGD, for which the bound has no place.
+func (p *TTAPairs) exchangesLess(scenario string) bool {
+	auto, ssgd := 0.0, 0.0
+	for _, seed := range p.seeds {
+		auto += float64(p.runs[runKey{"auto", scenario, seed}].Bytes)
+		ssgd += float64(p.runs[runKey{"ssgd", scenario, seed}].Bytes)
+	}
+	return fewer(auto, ssgd)
+}
+
 // interval of a ratio, as text.
 func (q Pooled) text(low, high float64) string {
 	switch {
@@ -267,10 +283,10 @@ func (r *report) ttaPairs(rs []TTAResult) {
 	wide := p.straggling()
 	r.printf("\n**%s, %s**: auto's time by that of others, with the same seed; geometric means over %d scenarios, %d of them with a bound of 0.30 or more, and %d seeds, with 95 %% intervals. "+
 		"auto has %s.\n\n", rs[0].Task, rs[0].Arch, len(p.Scenarios), len(wide), len(p.seeds), p.optimizers("auto"))
-	r.printf("| auto by | optimiser | levels, all | levels, bound ≥ 0.30 | the same, if scenarios were others | accuracy, bound ≥ 0.30 | levels that only the other reached |\n|---|---|---:|---:|---:|---:|---:|\n")
+	r.printf("| auto by | optimiser | levels, all | all samples | levels, bound ≥ 0.30 | the same, if scenarios were others | accuracy, bound ≥ 0.30 | levels that only the other reached |\n|---|---|---:|---:|---:|---:|---:|---:|\n")
 	row := func(name, own string, of func(scenarios []string, by ttaMeasure) Pooled) {
-		all, some, acc := of(p.Scenarios, byLevels), of(wide, byLevels), of(wide, byAccuracy)
-		r.printf("| %s | %s | %s | %s | %s | %s | %d |\n", name, own, all.text(all.Low, all.High), some.text(some.Low, some.High), some.text(some.Wide, some.Far), acc.text(acc.Low, acc.High), all.Late)
+		all, samples, some, acc := of(p.Scenarios, byLevels), of(p.Scenarios, bySamples), of(wide, byLevels), of(wide, byAccuracy)
+		r.printf("| %s | %s | %s | %s | %s | %s | %s | %d |\n", name, own, all.text(all.Low, all.High), samples.text(samples.Low, samples.High), some.text(some.Low, some.High), some.text(some.Wide, some.Far), acc.text(acc.Low, acc.High), all.Late)
 	}
 	for _, m := range p.Methods {
 		if m != "auto" {
@@ -302,23 +318,26 @@ func (r *report) ttaPairs(rs []TTAResult) {
 	if !slices.Contains(p.Methods, "ssgd") {
 		return
 	}
-	r.printf("\n| scenario | bound | auto by SSGD, levels | accuracy | share of the bound |")
+	r.printf("\n| scenario | bound | auto by SSGD, levels | all samples | accuracy | share of the bound |")
 	others := slices.Concat(p.baselines(false), p.baselines(true))
 	for _, m := range others {
 		r.printf(" by %s |", m)
 	}
-	r.printf(" accuracy at the end, auto less SSGD, points | changes |\n|---|---:|---:|---:|---:|%s---:|---:|\n", strings.Repeat("---:|", len(others)))
+	r.printf(" accuracy at the end, auto less SSGD, points | changes |\n|---|---:|---:|---:|---:|---:|%s---:|---:|\n", strings.Repeat("---:|", len(others)))
 	for _, s := range p.Scenarios {
 		on := []string{s}
-		levels, acc := p.Against("auto", "ssgd", on, byLevels), p.Against("auto", "ssgd", on, byAccuracy)
+		levels, samples, acc := p.Against("auto", "ssgd", on, byLevels), p.Against("auto", "ssgd", on, bySamples), p.Against("auto", "ssgd", on, byAccuracy)
 		share := "–"
 		if x, low, high := p.Share(s); s != calm && !math.IsNaN(x) {
 			share = fmt.Sprintf("%.2f", x)
 			if !math.IsNaN(low) {
 				share = fmt.Sprintf("%.2f [%.2f, %.2f]", x, low, high)
 			}
+			if p.exchangesLess(s) {
+				share += ", fewer exchanges"
+			}
 		}
-		r.printf("| %s | %.2f | %s | %s | %s |", s, p.Bounds[s], levels.text(levels.Low, levels.High), acc.text(acc.Low, acc.High), share)
+		r.printf("| %s | %.2f | %s | %s | %s | %s |", s, p.Bounds[s], levels.text(levels.Low, levels.High), samples.text(samples.Low, samples.High), acc.text(acc.Low, acc.High), share)
 		for _, m := range others {
 			q := p.Against("auto", m, on, byLevels)
 			r.printf(" %s |", q.text(q.Low, q.High))

@@ -3,6 +3,7 @@ package bench
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,6 +100,28 @@ func TestShare(t *testing.T) {
 	share, low, high := p.Share("s")
 	if math.Abs(share-(1-r.Ratio)/0.5) > 1e-12 || !(low < share && share < high) || math.Abs(high-(1-r.Low)/0.5) > 1e-12 {
 		t.Errorf("%v, %v to %v, of %+v", share, low, high, r)
+	}
+}
+
+// Times for all samples are beside those to levels, and what fewer exchanges save is marked as such.
+func TestTTAPairsReport(t *testing.T) {
+	rs := slices.Concat(sending(400, leveled("s", "ssgd", 12, 10, 10)), sending(100, leveled("s", "auto", 12, 5, 5)), sending(100, leveled("s", "local-sgd:steps=4", 12, 4, 4)))
+	for i := range rs {
+		if rs[i].Seconds = 100; rs[i].Method == "auto" {
+			rs[i].Seconds = 25
+		}
+	}
+	var b strings.Builder
+	if err := TTAMarkdown(&b, rs); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| ssgd |  | 0.500 | 0.250 |", "| local-sgd:steps=4 |  | 1.250 | 0.250 |", "| by local-sgd:steps=4 |", "| s | 0.50 | 0.500 | 0.250 | – | 1.00, fewer exchanges | 1.250 |",
+		"| – | –, fewer exchanges | 0.500 | 0.250 |",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
 	}
 }
 

@@ -71,11 +71,11 @@ func ttaBaselines(arch string) []string {
 func (r *report) ttaHead(c TTACase) {
 	names := ttaBaselines(c.Arch)
 	r.printf("\n**%s, %s**, target %g, %d seeds: seconds of virtual time to the target ± 95 %%.\n\n", c.Task, c.Arch, c.All[0].Target, c.All[0].Runs)
-	r.printf("| scenario | bound | SSGD | best fixed in hindsight | auto | auto saves of SSGD's | of the bound |")
+	r.printf("| scenario | bound | SSGD | best fixed in hindsight | auto | auto saves of SSGD's | of the bound | auto by SSGD, levels | all samples |")
 	for _, n := range names {
 		r.printf(" %s |", n)
 	}
-	r.printf(" auto, of the least of these | accuracy at the end, SSGD | auto, points more | staleness | changes | MB, auto | SSGD |\n|---|---:|---:|---|---:|---:|---:|%s---:|---:|---:|---:|---:|---:|---:|\n", strings.Repeat("---:|", len(names)))
+	r.printf(" auto, of the least of these | accuracy at the end, SSGD | auto, points more | staleness | changes | MB, auto | SSGD |\n|---|---:|---:|---|---:|---:|---:|---:|---:|%s---:|---:|---:|---:|---:|---:|---:|\n", strings.Repeat("---:|", len(names)))
 }
 
 func (r *report) ttaLine(c TTACase) {
@@ -102,13 +102,16 @@ func (r *report) ttaLine(c TTACase) {
 	}
 	capture := "–"
 	if c.Scenario != calm {
-		capture = number("%.0f %%", 100*c.Capture())
+		if capture = number("%.0f %%", 100*c.Capture()); c.exchangesLess() {
+			capture += ", fewer exchanges"
+		}
 	}
+	levels, samples := c.BySSGD(c.Auto)
 	name := c.Scenario
 	if c.All[0].Links {
 		name += ", links"
 	}
-	r.printf("| %s | %.2f | %s | %s | %s | %s | %s |", name, c.Bound, took(c.SSGD), fixed, took(c.Auto), number("%.0f %%", 100*c.Saved()), capture)
+	r.printf("| %s | %.2f | %s | %s | %s | %s | %s | %s | %s |", name, c.Bound, took(c.SSGD), fixed, took(c.Auto), number("%.0f %%", 100*c.Saved()), capture, number("%.3f", levels), number("%.3f", samples))
 	for _, name := range ttaBaselines(c.Arch) {
 		i := slices.IndexFunc(c.All, func(g TTAGroup) bool { n, _, _ := strings.Cut(g.Method, ":"); return n == name })
 		if i < 0 {

@@ -10,6 +10,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+
+	"star/sim"
 )
 
 // TTAGroup is the runs of one method in one scenario, which differ in their seeds.
@@ -27,6 +29,8 @@ type TTAGroup struct {
 	Accuracy, AccuracyHalf   float64
 	Updates, Bytes, Switches float64
 	Staleness                float64
+
+	runs []TTAResult
 }
 
 // leastRuns is how many runs an interval is given for: of two it is 12.7 times the standard error, of five 2.8 times.
@@ -48,7 +52,7 @@ func TTAGroups(rs []TTAResult) []TTAGroup {
 		for k < len(rs) && rs[k].Method == rs[0].Method && rs[k].sameCase(rs[0]) {
 			k++
 		}
-		g := TTAGroup{TTAResult: rs[0], Runs: k}
+		g := TTAGroup{TTAResult: rs[0], Runs: k, runs: rs[:k]}
 		for _, r := range rs[:k] {
 			t := math.NaN()
 			if r.Reached {
@@ -97,7 +101,7 @@ type TTACase struct {
 	Bound                float64
 	SSGD, Auto           *TTAGroup // nil: not measured
 	Fixed                *TTAGroup // the best fixed mode in hindsight, SSGD among them
-	// the least of TTABaselines with the rule of all; chance alone makes it sooner than each
+	// the least of the baselines with the rule of all; chance alone makes it sooner than each
 	Baseline *TTAGroup
 	All      []TTAGroup
 }
@@ -107,6 +111,25 @@ func (c TTACase) Saved() float64 { return 1 - ratio(c.Auto, c.SSGD) }
 
 // Capture is Saved as a part of the bound.
 func (c TTACase) Capture() float64 { return c.Saved() / c.Bound }
+
+// BySSGD is the time of g to levels of the loss, and that for all samples, by SSGD's with the same seed; NaN where one
+// is missing.
+func (c TTACase) BySSGD(g *TTAGroup) (levels, samples float64) {
+	if g == nil || c.SSGD == nil {
+		return math.NaN(), math.NaN()
+	}
+	p := NewTTAPairs(slices.Concat(g.runs, c.SSGD.runs))
+	return p.Against(g.Method, c.SSGD.Method, p.Scenarios, byLevels).Ratio, p.Against(g.Method, c.SSGD.Method, p.Scenarios, bySamples).Ratio
+}
+
+// exchangesLess reports whether auto exchanges less often than SSGD: the bound is of waiting, and has no place for what
+// that saves.
+func (c TTACase) exchangesLess() bool {
+	return c.SSGD != nil && c.Auto != nil && fewer(c.Auto.Bytes, c.SSGD.Bytes)
+}
+
+// fewer reports whether a sends clearly fewer bytes than b.
+func fewer(a, b float64) bool { return a < 0.9*b }
 
 // ratio is a's mean over b's: NaN where one is missing or neither arrived; +Inf where a did not, 0 where b did not.
 func ratio(a, b *TTAGroup) float64 {
@@ -162,7 +185,7 @@ func TTACases(rs []TTAResult) []TTACase {
 			case own != "": // each compared with auto
 			case g.Method == "auto":
 				c.Auto = g
-			case slices.Contains(TTABaselines, name):
+			case sim.IsBaseline(name):
 				better(&c.Baseline)
 			default:
 				if g.Method == "ssgd" {
@@ -237,9 +260,11 @@ func TTAGoals(rs []TTAResult) []Goal {
 		}
 		return fmt.Sprintf("%+.1f %%", 100*x)
 	}
-	straggling := func(c TTACase) bool { return c.Scenario != calm && c.SSGD != nil }
+	straggling := func(c TTACase) bool {
+		return c.Scenario != calm && c.SSGD != nil && !(c.Capture() > 1 && c.exchangesLess())
+	}
 	goals := []Goal{
-		each("auto saves at least 70 % of the first-order bound", straggling, TTACase.Capture, func(x float64) bool { return x >= 0.7 }, percent, nil),
+		each("auto saves at least 70 % of the first-order bound (cases with more than all of it by fewer exchanges do not count)", straggling, TTACase.Capture, func(x float64) bool { return x >= 0.7 }, percent, nil),
 	}
 	logs, n := 0.0, 0
 	lost := ""

@@ -81,8 +81,9 @@ type Pilot struct {
 // that are equally good take turns.
 const lasting = 64
 
-// early is the number of first updates after which deadlines are computed each time: then a worker that was slow in its
-// first iteration need not be waited for in the second.
+// early is the number of first updates after which deadlines are computed each time, and before which the controller is
+// asked at each record: then a worker that was slow in its first iteration need not be waited for in the second, and
+// exchanges that dominate are seen before the first update.
 const early = 3
 
 // New makes a pilot.
@@ -162,6 +163,9 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 			if s := p.online.observe(e.Record); s != nil {
 				p.say(advice.Remark{Study: s})
 			}
+		}
+		if p.fires < early { // a plan that comes before an update is in force from that update on
+			p.decide(l.T)
 		}
 	case runlog.Memory: // of an earlier attempt with other steps: only the times of iterations count
 		for _, r := range e.Records {

@@ -13,6 +13,7 @@ import (
 
 const (
 	settling = time.Second     // from the first update; before it, caches and connections warm up
+	warming  = settling / 4    // of a worker's first exchanges may be what connections and caches cost once
 	persists = 2 * time.Second // for which the same worker must be slow on hosts that are full
 	slower   = 3               // doublings of the dwell at most, because the plan was changed before
 )
@@ -49,7 +50,7 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	}
 	f, h, ok := c.look(at)
 	if !ok {
-		return price.Decision{}, false
+		return c.exchangeBound(at)
 	}
 	if c.last.late {
 		c.last.late = false
@@ -77,7 +78,7 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 		return price.Decision{}, false
 	}
 	if at-c.obs.begun < settling {
-		return price.Decision{}, false
+		return c.exchangeBound(at)
 	}
 	if !c.obs.young() {
 		align(h, c.obs.begins(h))
@@ -121,11 +122,11 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 			c.current.wants = 0
 			return price.Decision{}, false
 		}
-		if c.obs.crowded(needed-1) && !best.Plan.Equal(ssgd) && (c.suspect.worker < 0 || at-c.suspect.since < persists) {
+		if c.obs.crowded(needed) && !best.Plan.Equal(ssgd) && (c.suspect.worker < 0 || at-c.suspect.since < persists) {
 			c.current.wants = 0 // the workers share processors, and are slow in turn
 			return price.Decision{}, false
 		}
-		if c.obs.crowded(needed-1) && !best.Plan.Equal(ssgd) && !c.current.plan.Equal(ssgd) && !c.current.fled {
+		if c.obs.crowded(needed) && !best.Plan.Equal(ssgd) && !c.current.plan.Equal(ssgd) && !c.current.fled {
 			c.current.wants = 0 // times under one plan do not predict those under another, and this one has not disappointed
 			return price.Decision{}, false
 		}
@@ -232,6 +233,50 @@ func (c *Controller) escape(at time.Duration, h price.History, f price.Forecast)
 	return d, true
 }
 
+// exchangeBound leaves SSGD for local steps in the first rounds, where a round of SSGD costs as much as two to five
+// with local steps. Half of the workers must have ended an iteration, and most of their iterations must be the
+// exchange, even without warming. As the plan was chosen blind, it is left without a dwell.
+func (c *Controller) exchangeBound(at time.Duration) (price.Decision, bool) {
+	n := len(c.obs.workers)
+	if c.cfg.Local < 2 || c.cfg.Ring || c.cfg.Decider != nil || c.current.since > 0 || !c.current.plan.Equal(modes.SSGD(n)) {
+		return price.Decision{}, false
+	}
+	var exchanges, computes []float64
+	for i := range c.obs.workers {
+		w := &c.obs.workers[i]
+		if w.gone || w.first == 0 {
+			continue
+		}
+		took, compute, k := w.first, w.firstCompute, 1.0
+		for i, t := range w.times.vals {
+			took, compute, k = took+t, compute+w.compute.vals[i], k+1
+		}
+		exchanges, computes = append(exchanges, max(took-compute-warming.Seconds(), 0)/k), append(computes, compute/k)
+	}
+	if 2*len(exchanges) < c.obs.living() {
+		return price.Decision{}, false
+	}
+	f, h := c.forecast(), make(price.History, n)
+	fit := price.Fit{Fixed: median(exchanges), PerSample: median(computes) / float64(c.cfg.Batch)}
+	t := max(price.Seconds(fit.Of(float64(c.cfg.Batch))), 1)
+	for i := range c.obs.workers {
+		if !c.obs.workers[i].gone {
+			f.Times[i], f.Fits[i], h[i] = t, fit, []time.Duration{t}
+		}
+	}
+	home, err := price.Over(modes.SSGD(n), h, f)
+	if err != nil {
+		return price.Decision{}, false
+	}
+	best, err := c.choose(at, h, f, home, false, []string{price.KindLocal})
+	if err != nil || best.Plan.Local == 0 || !c.pays(at, h, f, best.Plan, home) {
+		return price.Decision{}, false
+	}
+	d := c.adopt(at, t, best, home)
+	c.current.fled, c.home.switchCost = true, 0
+	return d, true
+}
+
 // choose is the plan that would be best now: of the kinds in few, or SSGD; of all kinds if few is nil.
 func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast, ssgd price.Candidate, sure bool, few []string) (price.Decision, error) {
 	outside := ""
@@ -263,6 +308,8 @@ func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast,
 	best, least := ssgd, time.Duration(math.MaxInt64)
 	// Only a worker that has been slow for a dwell is expected to stay slow for one.
 	lasts := sure && (c.cfg.Ring || c.suspect.worker >= 0 && at-c.suspect.since >= c.dwell(f.Times[c.suspect.worker]))
+	// On full hosts a push may only wait for a processor.
+	waits := c.current.plan.Local == 0 && c.obs.crowded(1)
 	tried := map[string]int{}
 	left := 40
 	if len(h) > price.Exhaustive {
@@ -276,7 +323,7 @@ func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast,
 		if k.Kind == price.KindStatic || k.Kind == price.KindRing {
 			most = 12
 		}
-		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == price.KindSSGD && k.Plan.Shares == nil || !lasts && c.personal(k) || few != nil && !slices.Contains(few, k.Kind) {
+		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == price.KindSSGD && k.Plan.Shares == nil || !lasts && c.personal(k) || waits && k.Kind == price.KindLocal || few != nil && !slices.Contains(few, k.Kind) {
 			continue
 		}
 		tried[k.Kind]++

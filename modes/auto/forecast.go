@@ -14,10 +14,7 @@ import (
 func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, ok bool) {
 	n := len(c.obs.workers)
 	h = make(price.History, n)
-	f = price.Forecast{
-		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.current.plan.Shares, Noise: c.worth.noise, Velocities: c.cfg.Velocities, Rate: c.worth.bounded(c.worth.rate, price.PriorRate, price.MinRate), Steepness: c.worth.steep * c.worth.dear(), Fits: make([]price.Fit, n),
-		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, MaxShare: c.cfg.MaxShare, Local: c.cfg.Local, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
-	}
+	f = c.forecast()
 	var predicted []time.Duration
 	if c.cfg.Predictor != nil {
 		predicted = c.cfg.Predictor.Predict()
@@ -83,6 +80,15 @@ func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, 
 		f.Parts = false
 	}
 	return f, h, living
+}
+
+// forecast is a Forecast without times.
+func (c *Controller) forecast() price.Forecast {
+	n := len(c.obs.workers)
+	return price.Forecast{
+		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.current.plan.Shares, Noise: c.worth.noise, Velocities: c.cfg.Velocities, Rate: c.worth.bounded(c.worth.rate, price.PriorRate, price.MinRate), Steepness: c.worth.steep * c.worth.dear(), Fits: make([]price.Fit, n),
+		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, MaxShare: c.cfg.MaxShare, Local: c.cfg.Local, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
+	}
 }
 
 // load is the number of samples of an iteration of w that begins now, without those that it may take from a queue.

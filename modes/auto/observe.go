@@ -60,7 +60,7 @@ type watched struct {
 	samples  ring   // of the same iterations
 	parts    ring   // in which these were computed
 	begins   ring   // when they began, seconds
-	busy     ring   // fraction of its host's processors that was busy during them; 0: unknown
+	busy     ring   // fraction of its host's processors that was busy during them, and during the first one; 0: unknown
 	seen     int64  // valid records
 	bad      int    // invalid records in a row
 	why      string // what was wrong with the last invalid record
@@ -71,8 +71,8 @@ type watched struct {
 	far      int // records in a row far above the median; negative: below
 
 	// first is the time of the first iteration, which times does not have. 0: none yet, or it had another number of
-	// samples than an equal share.
-	first float64
+	// samples than an equal share. firstCompute is of the same iteration.
+	first, firstCompute float64
 }
 
 // shift detects whether t belongs to a new level: several iterations in a row far above the median of the remembered
@@ -155,6 +155,11 @@ func (c *Controller) Observe(r star.Record) {
 		w.bad, w.why = w.bad+1, fmt.Sprintf("step %d had %d samples", r.Step, r.Samples)
 	default:
 		w.bad = 0
+		busy, ok := r.Telemetry.Get(star.HostCPU)
+		if !ok || !(busy >= 0 && busy <= 1) {
+			busy = 0
+		}
+		w.busy.add(busy)
 		if c.loss.observe(r.Loss, c.obs.living()); c.loss.grows() && !c.current.plan.Equal(modes.SSGD(len(c.obs.workers))) {
 			c.last.doubt = true
 		}
@@ -162,6 +167,7 @@ func (c *Controller) Observe(r star.Record) {
 			if w.first = t.Seconds(); r.Samples != c.cfg.Batch {
 				w.first = 0
 			}
+			w.firstCompute = (r.Load + r.Compute).Seconds()
 			return // the first iteration includes one-time costs
 		}
 		parts, ok := r.Telemetry.Get(star.Parts)
@@ -179,11 +185,6 @@ func (c *Controller) Observe(r star.Record) {
 		w.samples.add(float64(r.Samples))
 		w.parts.add(parts)
 		w.begins.add(w.released.Seconds())
-		busy, ok := r.Telemetry.Get(star.HostCPU)
-		if !ok || !(busy >= 0 && busy <= 1) {
-			busy = 0
-		}
-		w.busy.add(busy)
 		if c.cfg.Predictor != nil {
 			c.cfg.Predictor.Observe(r)
 		}
@@ -310,6 +311,13 @@ func (obs *observations) crowded(least float64) bool {
 // (escape). ok: enough records.
 func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 	vs := c.obs.workers[w].times.vals
+	if k := c.obs.workers[w]; c.current.plan.Local > 0 && len(vs) > 0 { // scaled to the samples of an iteration with local steps
+		vs = slices.Clone(vs)
+		fit := fitOf(k.samples.vals, k.times.vals, k.compute.vals)
+		for i := range vs {
+			vs[i] *= fit.Of(c.load(w)) / fit.Of(k.samples.vals[i])
+		}
+	}
 	if len(vs) < needed {
 		// A worker that took long for its first iteration is looked at again when it has taken long for the second.
 		o := &c.obs.workers[w]
@@ -320,18 +328,11 @@ func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 			return max(price.Seconds(1.5*c.obs.firsts()), c.obs.begun+settling-o.released), true
 		}
 		// No other worker is waited for without a deadline either while little is known.
-		longest := c.obs.firsts()
+		longest := c.obs.firsts() + float64(max(c.current.plan.Local, 1)-1)*o.firstCompute
 		for _, v := range vs {
 			longest = max(longest, v)
 		}
 		return max(price.Seconds(1.5*longest), c.obs.begun+settling-o.released), true
-	}
-	if k := c.obs.workers[w]; c.current.plan.Local > 0 { // scaled to the samples of an iteration with local steps
-		vs = slices.Clone(vs)
-		fit := fitOf(k.samples.vals, k.times.vals, k.compute.vals)
-		for i := range vs {
-			vs[i] *= fit.Of(c.load(w)) / fit.Of(k.samples.vals[i])
-		}
 	}
 	if k := &c.obs.workers[w]; k.leaps > 0 && c.current.plan.Local == 0 && len(vs) >= needed+k.leaps {
 		m, spread := middle(k.times.inOrder()[:len(vs)-k.leaps])

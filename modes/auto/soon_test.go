@@ -734,39 +734,123 @@ func TestQueueIsTakenEarly(t *testing.T) {
 	}
 }
 
-// Where exchanges are most of all iterations, local steps are taken once one of each worker is remembered.
+// Where exchanges are most of all iterations, local steps are taken before the first update, once half of the workers
+// have ended an iteration: the update waits for the others, and the plan is in force from it on. The quarter of a
+// second that connections may have cost is no exchange. Where the processors are full, pushes may only wait for one.
 func TestLocalStepsAreTakenEarly(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
 	for _, c := range []struct {
-		push   time.Duration // of 600 ms
-		local  int
-		rounds int // after which the plan changes; 0: never
-	}{{480 * ms, MostLocal, 3}, {480 * ms, 0, 0}, {240 * ms, MostLocal, 0}} {
+		name          string
+		compute, push time.Duration
+		local         int
+		busy          float64 // processors of the host
+		rounds        int     // after which the plan has changed; 0: never
+		records       int     // of the round, at the change
+	}{
+		{"exchanges dominate", 60 * ms, 540 * ms, MostLocal, 0.4, 1, n / 2},
+		{"nothing is known of the host", 60 * ms, 540 * ms, MostLocal, 0, 1, n / 2},
+		{"no local steps in this job", 60 * ms, 540 * ms, 0, 0.4, 0, 0},
+		{"exchanges do not dominate", 360 * ms, 240 * ms, MostLocal, 0.4, 0, 0},
+		{"in one iteration connections may have been the half of it", 150 * ms, 300 * ms, MostLocal, 0.4, 2, n/2 + 1},
+		{"in five short iterations, too", 20 * ms, 80 * ms, MostLocal, 0.4, 6, 1},
+		{"full processors", 60 * ms, 540 * ms, MostLocal, 0.9, 0, 0},
+	} {
 		k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Local: c.local}, modes.SSGD(n))
 		if err != nil {
 			t.Fatal(err)
 		}
 		all := make([]star.Worker, n)
-		at, changed := time.Duration(0), 0
-		for r := range 6 {
-			at += 600 * ms
+		at, rounds, records := time.Duration(0), 0, 0
+		for r := 1; r <= 12 && rounds == 0; r++ {
+			at += c.compute + c.push
 			for w := range star.Worker(n) {
 				all[w] = w
-				k.Observe(star.Record{Worker: w, Step: int64(r), Basis: int64(r), Compute: 600*ms - c.push, Push: c.push, Samples: batch})
+				record := star.Record{Worker: w, Step: int64(r), Basis: int64(r), Compute: c.compute, Push: c.push, Samples: batch}
+				if c.busy > 0 {
+					record.Telemetry.Set(star.HostCPU, c.busy)
+				}
+				k.Observe(record)
+				if d, change := k.Decide(at); change {
+					if rounds, records = r, int(w)+1; d.Plan.Local != 4 || d.Gain < 0.07 || !d.Plan.SameGroups(modes.SSGD(n)) {
+						t.Errorf("%s: %v (%s), which gains %.2f", c.name, d.Plan, d.Why, d.Gain)
+					}
+					break
+				}
 			}
-			d, change := k.Decide(at) // the update waits for this
-			if !change {
-				k.Fired(at, all, n*batch)
-				continue
-			}
-			if changed = r + 1; kindOfPlan(t, d.Plan) != price.KindLocal {
-				t.Errorf("%+v: %v (%s)", c, d.Plan, d.Why)
-			}
-			break
+			k.Fired(at, all, n*batch)
 		}
-		if changed != c.rounds {
-			t.Errorf("%+v: a change after %d rounds, want %d", c, changed, c.rounds)
+		if rounds != c.rounds || records != c.records {
+			t.Errorf("%s: a change in round %d after %d records, want %d and %d", c.name, rounds, records, c.rounds, c.records)
 		}
+	}
+}
+
+// On full hosts a worker that is slow for seconds is answered, and not by local steps: its pushes, and those of others,
+// may only wait for a processor.
+func TestFullHostsTakeNoLocalSteps(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	for _, busy := range []float64{0.9, 0.4} {
+		k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Local: MostLocal}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make([]star.Worker, n)
+		at, local, others := time.Duration(0), 0, 0
+		for r := range int64(20) {
+			at += 1200 * ms
+			for w := range star.Worker(n) {
+				all[w] = w
+				record := star.Record{Worker: w, Step: r, Basis: r, Compute: 60 * ms, Push: 540 * ms, Samples: batch}
+				if w == 2 {
+					record.Compute += 600 * ms
+				}
+				record.Telemetry.Set(star.HostCPU, busy)
+				k.Observe(record)
+			}
+			k.Fired(at, all, n*batch)
+			if d, change := k.Decide(at); change && d.Plan.Local > 0 {
+				local++
+			} else if change {
+				others++
+			}
+		}
+		if (local > 0) != (busy < full) || busy > full && others == 0 {
+			t.Errorf("%.1f of the processors busy: %d changes to local steps, %d to others", busy, local, others)
+		}
+	}
+}
+
+// If exchanges took that long only once, SSGD is back some rounds after the first one with local steps, without a
+// dwell, and no worker counted as late meanwhile.
+func TestLocalStepsTakenForNothing(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Local: MostLocal}, modes.SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]star.Worker, n)
+	at, push, local := time.Duration(0), 2*time.Second, 0
+	for r := range int64(12) {
+		steps := max(1, k.Plan().Local)
+		took := time.Duration(steps)*200*ms + push
+		if d, ok := k.Deadline(0); ok && d < took {
+			t.Errorf("round %d is late after %v and takes %v", r, d, took)
+		}
+		at += took
+		if steps > 1 {
+			local++
+		}
+		for w := range star.Worker(n) {
+			all[w] = w
+			k.Observe(star.Record{Worker: w, Step: r, Basis: r, Compute: time.Duration(steps) * 200 * ms, Push: push, Samples: steps * batch})
+			k.Decide(at)
+		}
+		k.Fired(at, all, n*batch*steps)
+		k.Decide(at)
+		push = 20 * ms
+	}
+	if local < 1 || local > 4 || !k.Plan().Equal(modes.SSGD(n)) {
+		t.Errorf("%d rounds with local steps, and then %v", local, k.Plan())
 	}
 }
 

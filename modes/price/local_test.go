@@ -38,8 +38,7 @@ func TestPriceOfLocalSteps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := CautiousRate / (1 + 100./128)
-		left := 1 - v*v*3.5*(100./16)*(7./8)
+		left := 1 - localRate*localRate/4*3.5*7 // φ counts as B, 128 samples
 		if want := 170. / 800 / left; math.Abs(k.Cost.Seconds()/home.Cost.Seconds()-want) > 1e-6 {
 			t.Errorf("%s: local steps cost %.6f of SSGD, want %.6f", name, k.Cost.Seconds()/home.Cost.Seconds(), want)
 		}
@@ -49,10 +48,12 @@ func TestPriceOfLocalSteps(t *testing.T) {
 	}
 }
 
-// Local steps are candidates where the exchange is measured and most of an iteration, and nowhere else.
+// Local steps are candidates where the exchange is measured and most of an iteration, and nowhere else. The more
+// workers, the further they drift apart, and the fewer steps they make: also where φ was not measured.
 func TestLocalStepsWhereExchangesDominate(t *testing.T) {
-	best := func(exchange float64, measured bool) Candidate {
-		f, _ := slowLinks(8, exchange)
+	best := func(workers int, exchange, noise float64, measured bool) Candidate {
+		f, _ := slowLinks(workers, exchange)
+		f.Noise = noise
 		if !measured {
 			f.Fits = nil
 		}
@@ -62,13 +63,17 @@ func TestLocalStepsWhereExchangesDominate(t *testing.T) {
 		}
 		return cs[0]
 	}
-	if k := best(0.9, true); k.Kind != KindLocal || k.Plan.Local < 8 {
-		t.Errorf("an exchange of 0.9 of an iteration: %v", k.Plan)
+	for workers, steps := range map[int]int{2: 16, 4: 8, 8: 4, 24: 2, 64: 0} {
+		for _, noise := range []float64{0, 16} {
+			if k := best(workers, 0.9, noise, true); k.Plan.Local != steps {
+				t.Errorf("%d workers, an exchange of 0.9 of an iteration, φ = %v: %v, want %d local steps", workers, noise, k.Plan, steps)
+			}
+		}
 	}
-	if k := best(0.45, true); k.Kind != KindSSGD {
+	if k := best(8, 0.45, 100, true); k.Kind != KindSSGD {
 		t.Errorf("an exchange of 0.45 of an iteration: %v", k.Plan)
 	}
-	if k := best(0.9, false); k.Kind != KindSSGD {
+	if k := best(8, 0.9, 100, false); k.Kind != KindSSGD {
 		t.Errorf("an exchange that nobody has measured: %v", k.Plan)
 	}
 }
@@ -77,7 +82,7 @@ func TestLocalStepsWhereExchangesDominate(t *testing.T) {
 // worker has a velocity.
 func TestLocalStepsOfVelocities(t *testing.T) {
 	f, h := slowLinks(8, 0.9)
-	f.Rate, f.Velocities = VelocityRate, 0.9
+	f.Rate, f.Velocities, f.Noise = VelocityRate, 0.9, 200
 	plan := modes.SSGD(8)
 	plan.Local = 4
 	k, err := Over(plan, h, f)
@@ -88,8 +93,8 @@ func TestLocalStepsOfVelocities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := VelocityRate / (1 + 100./128)
-	left := 1 - v*v*1.5*(100./16)*(7./8)
+	v := localRate / (1 + 200./128)
+	left := 1 - v*v*1.5*(200./16)*(7./8)
 	if want := 130. / 400 / left; math.Abs(k.Cost.Seconds()/home.Cost.Seconds()-want) > 1e-6 {
 		t.Errorf("local steps cost %.6f of SSGD, want %.6f", k.Cost.Seconds()/home.Cost.Seconds(), want)
 	}

@@ -44,9 +44,11 @@ func priceOf(round, noise, θ, ν, μ float64) Price {
 	if θ == 0 {
 		θ = PriorRate
 	}
-	// Measurements of stale gradients say little of how far workers drift apart.
-	v, seen := max(θ, CautiousRate)/(1+noise/round), seenNoise(noise, μ)
-	p := Price{B: round, φ: seen, y: seen / round, ν: ν, walk: v * v * noise / round}
+	// Measurements of stale gradients say little of how far workers drift apart. φ is not measured in local steps and
+	// grows while a job trains: it counts as at least B, at which the walk is the longest.
+	apart, seen := max(noise/round, 1), seenNoise(noise, μ)
+	v := max(θ, localRate) / (1 + apart)
+	p := Price{B: round, φ: seen, y: seen / round, ν: ν, walk: v * v * apart}
 	p.e = θ / (1 + p.y)
 	p.best = 1 - θ/2
 	p.unit = p.B * (1 + p.y) * p.best

@@ -58,7 +58,7 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 0, "rounds of samples of a run; the learning rate is 0 at the end; 0: the task's")
 	settings.Var(&s.set, &cfg.Jobs, "jobs", 0, "runs at a time; 0: one for each processor")
 	settings.Var(&s.set, &cfg.Out, "out", "", "journal of finished runs; those that are in it already are not made again")
-	settings.Var(&s.set, &s.quick, "quick", false, "5 seeds and 1 of the search, the task mlp, 4 scenarios and 10 methods, where nothing else is said: minutes")
+	settings.Var(&s.set, &s.quick, "quick", false, "5 seeds and 1 of the search, the task mlp, 4 scenarios and 11 methods, where nothing else is said: minutes")
 	settings.Var(&s.set, &s.csv, "csv", "", "file for a table of all runs, CSV")
 	settings.Var(&s.set, &s.markdown, "markdown", false, "short tables in Markdown, a line for each scenario")
 	settings.Var(&s.set, &s.own.Model, "model", "", "a model of your own in place of the tasks, without batch normalisation")
@@ -232,10 +232,17 @@ func (s *ttaSuite) print(w *tabwriter.Writer, result any) {
 			links = "bytes take what the scenario's links say"
 		}
 		fmt.Fprintf(w, "%s, %s, %s: target %g; %s; no mode can save more than %.0f %% of SSGD's time (first order)\n", c.Task, c.Arch, c.Scenario, c.All[0].Target, links, 100*c.Bound)
-		fmt.Fprint(w, "method\tlr\ttime to target s\t±95 %\tvs ssgd\treached\taccuracy\t±95 %\tupdates\tMB\tstaleness\tswitches\t\n")
+		fmt.Fprint(w, "method\tlr\ttime to target s\t±95 %\tvs ssgd\tlevels vs ssgd\tall samples\treached\taccuracy\t±95 %\tupdates\tMB\tstaleness\tswitches\t\n")
 		for i := range c.All {
 			g := &c.All[i]
 			took, half, vs, accuracyHalf := "-", "-", "-", "-"
+			levels, samples := c.BySSGD(g)
+			ratio := func(x float64) string {
+				if math.IsNaN(x) {
+					return "-"
+				}
+				return fmt.Sprintf("%+.1f %%", 100*(x-1))
+			}
 			if g.Arrived == g.Runs {
 				took = fmt.Sprintf("%.1f", g.Mean)
 				if c.SSGD != nil && c.SSGD.Arrived == c.SSGD.Runs {
@@ -252,7 +259,7 @@ func (s *ttaSuite) print(w *tabwriter.Writer, result any) {
 			if g == best && g.Arrived == g.Runs {
 				name = "hindsight: " + name
 			}
-			fmt.Fprintf(w, "%s\t%g\t%s\t%s\t%s\t%d/%d\t%.4f\t%s\t%.0f\t%.1f\t%.2f\t%.1f\t\n", name, g.Rate, took, half, vs, g.Arrived, g.Runs, g.Accuracy, accuracyHalf, g.Updates,
+			fmt.Fprintf(w, "%s\t%g\t%s\t%s\t%s\t%s\t%s\t%d/%d\t%.4f\t%s\t%.0f\t%.1f\t%.2f\t%.1f\t\n", name, g.Rate, took, half, vs, ratio(levels), ratio(samples), g.Arrived, g.Runs, g.Accuracy, accuracyHalf, g.Updates,
 				g.Bytes/1e6, g.Staleness, g.Switches)
 		}
 		fmt.Fprintln(w)
