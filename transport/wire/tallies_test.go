@@ -19,7 +19,7 @@ func TestTallies(t *testing.T) {
 	}
 }
 
-// FuzzUnpackTallies unpacks numbers of another member of a ring: no panic, and no more tallies than there are numbers for.
+// FuzzUnpackTallies unpacks numbers of another member of a ring: no panic, and no more tallies than the numbers allow.
 func FuzzUnpackTallies(f *testing.F) {
 	seed := func(v []int64) {
 		b, _ := binary.Append(nil, binary.LittleEndian, v)
