@@ -22,7 +22,7 @@ import (
 // public are the packages that programs of others import.
 var public = []string{"star/worker", "star/server", "star/worker/launch", "star/train", "star/job"}
 
-// lent are rooms that are not public although the API of a public package has types of them, with the reason.
+// lent are packages that are not public although the API of a public package has types of them, with the reason.
 var lent = map[string]string{
 	"star/coord":                    "what a job says of itself: Status, errors of a job's end",
 	"star/coord/advice":             "what a pilot answers (server.Pilot)",
@@ -101,7 +101,7 @@ func exported(pkg *types.Package, found func(where string, n *types.TypeName)) {
 	}
 }
 
-// The API of a public package has types of public packages, and of the rooms that are listed, but none of a package
+// The API of a public package has types of public packages, and of the packages that are listed, but none of a package
 // that others cannot import.
 func TestAPI(t *testing.T) {
 	out, err := exec.Command("go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, public...)...).Output()

@@ -1,4 +1,4 @@
-// Package star holds the nouns that every room of STAR shares: Worker and Record. It imports nothing but time, so the
+// Package star has the types that all packages of STAR share: Worker and Record. It imports nothing but time, so the
 // rules (modes, straggler, pgns) and the programs that follow them (coord, ps, allreduce, sim) can meet on it.
 //
 // STAR is a runtime for data-parallel training on machines of uneven speed. It finds out which workers are slow and
@@ -89,10 +89,9 @@
 // A change of mode is one event at the barrier: workers that wait are counted under the new plan, and no gradient is
 // lost.
 //
-// # The rooms
+// # The folders
 //
-// Each folder at the top with Go code is a room. Imports between rooms point down: docs/architecture.md has the floors,
-// and layering_test.go checks them.
+// Imports between top-level folders point down: docs/architecture.md has their order, and layering_test.go checks it.
 //
 //	cmd         the programs: star, star-ps, star-worker, star-chaos
 //	sched       cluster scheduling: policies, workloads, the queue and its service
@@ -100,7 +99,7 @@
 //	worker      PUBLIC: Run, Join; launch makes any Go program a worker, foreign any other process
 //	server      PUBLIC: Run; hosts shards, and coordinates
 //	observe     the page, the story, exports, what-if, the watcher of jobs that do not run on STAR, the doctor
-//	job         PUBLIC: the nouns of a job, and what workers and servers do alike
+//	job         PUBLIC: the types of a job, and what workers and servers do alike
 //	sim         virtual time; recorded traces
 //	cluster     hosts that jobs share: the ledger, placement, samplers, actuators, gossip
 //	coord       the coordinator: shell, engine, pilot, election, takeover; session is a member's side
@@ -111,13 +110,13 @@
 //	straggler   which worker is slow, since when, and why
 //	train       PUBLIC: Model, Data, optimisers, built-in models, checkpoints
 //	transport   connections; wire has the messages
-//	star        the nouns, in this folder
-//	internal    the ground floor: arithmetic, codecs, exact sums, settings, exit codes
+//	star        the shared types, in this folder
+//	internal    the lowest layer: arithmetic, codecs, exact sums, settings, exit codes
 //	pgns        the noise of the gradient
 //	blossom     maximum-weight matching
 //	deploy      files for Slurm and Kubernetes
 //
-// Beside the rooms: python has the client for PyTorch and JAX, docs the pages, and examples programs that use STAR.
+// Besides: python has the client for PyTorch and JAX, docs the pages, and examples programs that use STAR.
 //
 // # Where to begin
 //

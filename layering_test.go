@@ -13,12 +13,12 @@ import (
 	"testing"
 )
 
-// rooms says which rooms of this module a room may import, and which packages it
-// must not import at all. A room that is not listed is a mistake: give it a line,
-// and docs/architecture.md a row.
+// rooms lists for each package of this module which others it may import, and which packages it
+// must not import at all. A package that is not listed is a mistake: add a line here,
+// and a row in docs/architecture.md.
 var rooms = []struct {
 	room  string
-	needs string // rooms, space-separated; * means all
+	needs string // packages, space-separated; * means all
 	not   string // other packages
 	why   string
 }{
@@ -184,17 +184,17 @@ func among(imp string, list []string) bool {
 	return slices.ContainsFunc(list, func(n string) bool { return imp == n || path.Dir(imp) == n && n != "math" })
 }
 
-// mostArrows is how many pairs of rooms may be joined by an import (decision 25).
+// mostArrows is how many pairs of top-level folders may be joined by an import (decision 25).
 const mostArrows = 125
 
-// TestRoomsPointDown checks that an import between rooms leads to a lower line of the picture in docs/architecture.md,
-// and that the picture and doc.go have all rooms.
-func TestRoomsPointDown(t *testing.T) {
+// TestImportsPointDown checks that an import between top-level folders leads to a lower line of the picture in
+// docs/architecture.md, and that the picture and doc.go have all of them.
+func TestImportsPointDown(t *testing.T) {
 	page, err := os.ReadFile("docs/architecture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, picture, _ := strings.Cut(string(page), "\n## Rooms\n")
+	_, picture, _ := strings.Cut(string(page), "\n## Packages\n")
 	_, picture, _ = strings.Cut(picture, "\n```\n")
 	picture, _, _ = strings.Cut(picture, "\n```\n")
 	floor := map[string]int{}
@@ -218,7 +218,7 @@ func TestRoomsPointDown(t *testing.T) {
 			}
 			arrows[from+" "+to] = true
 			if floor[to] <= floor[from] {
-				t.Errorf("%s imports %s, but in docs/architecture.md the room %s is not below %s", p.ImportPath, imp, to, from)
+				t.Errorf("%s imports %s, but in docs/architecture.md %s is not below %s", p.ImportPath, imp, to, from)
 			}
 		}
 	}
@@ -226,7 +226,7 @@ func TestRoomsPointDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, list, _ := strings.Cut(string(concepts), "\n// # The rooms\n")
+	_, list, _ := strings.Cut(string(concepts), "\n// # The folders\n")
 	list, _, _ = strings.Cut(list, "\n// # ")
 	var listed []string
 	for _, m := range regexp.MustCompile(`(?m)^//\t(\w+) `).FindAllStringSubmatch(list, -1) {
@@ -235,13 +235,13 @@ func TestRoomsPointDown(t *testing.T) {
 	slices.Sort(listed)
 	want := slices.Sorted(maps.Keys(there))
 	if !slices.Equal(listed, want) {
-		t.Errorf("doc.go lists the rooms %q, want %q", listed, want)
+		t.Errorf("doc.go lists the folders %q, want %q", listed, want)
 	}
 	if drawn := slices.Sorted(maps.Keys(floor)); !slices.Equal(drawn, want) {
-		t.Errorf("docs/architecture.md draws the rooms %q, want %q", drawn, want)
+		t.Errorf("docs/architecture.md draws the folders %q, want %q", drawn, want)
 	}
 	if len(arrows) > mostArrows {
-		t.Errorf("%d arrows between rooms, at most %d: move what the rooms share into one of them, or below both", len(arrows), mostArrows)
+		t.Errorf("%d pairs of folders are joined by an import, at most %d: move what they share into one of them, or below both", len(arrows), mostArrows)
 	}
 }
 
@@ -251,7 +251,7 @@ func TestLayering(t *testing.T) {
 	for _, p := range packages(t) {
 		i := slices.IndexFunc(rooms, func(r struct{ room, needs, not, why string }) bool { return r.room == p.ImportPath })
 		if i < 0 {
-			t.Errorf("%s is no room of the plan: give it a line here and a row in docs/architecture.md", p.ImportPath)
+			t.Errorf("%s is not listed: add a line here and a row in docs/architecture.md", p.ImportPath)
 			continue
 		}
 		seen++
@@ -271,11 +271,11 @@ func TestLayering(t *testing.T) {
 		}
 	}
 	if seen < len(rooms)/2 {
-		t.Fatalf("go list shows %d rooms of %d", seen, len(rooms))
+		t.Fatalf("go list shows %d packages of %d", seen, len(rooms))
 	}
 }
 
-// lends are packages that pure rooms may import although they are not pure themselves, and what of them is not; *:
+// lends are packages that pure packages may import although they are not pure themselves, and what of them is not; *:
 // whatever they import.
 var lends = map[string]string{
 	"star/internal/kernel": "sync sync/atomic time", // a pool of goroutines for large products; no result depends on them
@@ -283,8 +283,8 @@ var lends = map[string]string{
 	"star/sim":             "*",                     // it uses the pure parts of allreduce and ps
 }
 
-// TestPure walks all imports of the pure rooms: a package that imports them gets no clock, goroutine, lock, file or
-// network by another room.
+// TestPure walks all imports of the pure packages: a package that imports them gets no clock, goroutine, lock, file or
+// network through another package.
 func TestPure(t *testing.T) {
 	imports := map[string][]string{}
 	for _, p := range packages(t) {
@@ -314,11 +314,11 @@ func TestPure(t *testing.T) {
 		}
 	}
 	if pure < 10 {
-		t.Fatalf("%d pure rooms", pure)
+		t.Fatalf("%d pure packages", pure)
 	}
 }
 
-// links are packages that few rooms may link, by whatever way: rooms, and why. A folder means all below it.
+// links are packages that few others may link, by whatever way: these, and why. A folder means all below it.
 var links = []struct{ pkg, rooms, why string }{
 	{"github.com/spf13/cobra", "cmd worker/launch internal/settings job/options worker/configure sched/schedsim observe/doctor sched/service", "a command line is a program's affair"},
 	{"github.com/spf13/pflag", "cmd worker/launch internal/settings job/options worker/configure sched/schedsim observe/doctor sched/service", "a command line is a program's affair"},
@@ -330,7 +330,7 @@ var links = []struct{ pkg, rooms, why string }{
 	{pkg: "star/cmd/internal/chaos", rooms: "cmd/internal/chaos cmd/star-chaos cmd/tests", why: "the programs of users contain nothing that breaks jobs"},
 }
 
-// TestLinks walks all imports of every room: what it links of others' packages, and that it reaches no room that it
+// TestLinks walks all imports of every package: what it links of other modules, and that it reaches no package that it
 // must not import.
 func TestLinks(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Deps \" \"}}", "./...").Output()
@@ -376,7 +376,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// apart are rooms that must not reach others by any way. A room after a minus is excepted, although it lies below one
+// apart are packages that must not reach others by any way. One after a minus is excepted, although it lies below one
 // that is listed.
 var apart = []struct{ room, not, why string }{
 	{"worker -worker/configure -worker/inject -worker/launch", "server cluster cmd worker/launch bench sim internal/settings job/options job/tenant worker/configure train/net coord -coord/engine -coord/session -cluster/resource", "a library: knows no settings, no server, no coordinator, no cluster and no model of ours"},

@@ -126,7 +126,7 @@ names() {
 	echo "== exit codes"
 	go doc -all "$exits" | sed -nE 's/^\t([A-Z][a-zA-Z]+) += ([0-9]+).*/\1 \2/p'
 	echo "== run log"
-	sed -n '/<!-- run log: begin/,/<!-- run log: end/p' docs/files.md | sed -nE 's/^(`[a-z]+`) .*/\1/p; s/^\| (`[^|]*`) \|.*/  \1/p'
+	sed -n '/<!-- run log: begin/,/<!-- run log: end/p' docs/files.md | sed -nE 's/^(`[a-z]+`) .*/\1/p; s/^\| (`[^|`]*`)\?? \|.*/  \1/p'
 	echo "== metrics"
 	sed -nE 's/^\| (`star_[a-z_0-9]+`) \| ([^|]*) \|.*/\1 \2/p' docs/monitoring.md
 }

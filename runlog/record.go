@@ -11,7 +11,7 @@ import (
 	"star"
 )
 
-// Record is an iteration of a worker, as the worker measured it; it announced its gradient.
+// Record is an iteration of a worker, as the worker measured it.
 type Record struct {
 	star.Record
 	Start int64   // position of its first sample in the stream of samples; -1: it is not known
@@ -21,28 +21,28 @@ type Record struct {
 // recordLine is a Record as its line has it.
 type recordLine struct {
 	Worker   star.Worker `json:"worker"`             // rank
-	Step     int64       `json:"step"`               // the worker's own iterations from 0
-	Basis    int64       `json:"basis"`              // version of the parameters of the gradient
+	Step     int64       `json:"step"`               // the worker's own iterations, from 0
+	Basis    int64       `json:"basis"`              // version of the gradient's parameters
 	At       Seconds     `json:"at"`                 // end of the computation, on the run's clock
 	Load     Seconds     `json:"load"`               // wait for input data
-	Compute  Seconds     `json:"compute"`            // forward and backward, with injected time
-	Injected Seconds     `json:"injected,omitempty"` // part of `compute` that `--slow` or a trace added; else absent
+	Compute  Seconds     `json:"compute"`            // forward and backward, with `injected`
+	Injected Seconds     `json:"injected,omitempty"` // added by `--slow` or a trace
 	Push     Seconds     `json:"push"`               // handing the gradient to every shard's connection
-	Wait     Seconds     `json:"wait"`               // of the previous iteration: from the end of its push to the release; in a tree the wait for children
+	Wait     Seconds     `json:"wait"`               // of the previous iteration: from the end of its push to the release, or the wait for children in a tree
 	Pull     Seconds     `json:"pull"`               // of the previous iteration: from the release to the last byte of the parameters
-	Transit  Seconds     `json:"transit"`            // of the previous iteration: from the end of its push until every shard had the gradient, by the coordinator's clock
-	Start    *int64      `json:"start,omitempty"`    // its first sample in the stream of samples, in the order of the seed; not with all-reduce
+	Transit  Seconds     `json:"transit"`            // of the previous iteration: from the end of its push until all shards had the gradient, by the coordinator's clock
+	Start    *int64      `json:"start,omitempty"`    // position of its first sample in the stream of samples; not with all-reduce
 	Samples  int         `json:"samples"`            // of the mini-batch
-	More     []int64     `json:"more,omitempty"`     // with a queue: other places in the stream and their samples; the rest of `samples` is at `start`; else absent
+	More     []int64     `json:"more,omitempty"`     // with a queue: position and number of its other samples; the rest of `samples` is at `start`
 	Loss     Number      `json:"loss"`               // mean of the mini-batch
-	Norm2    Number      `json:"norm2"`              // squared Euclidean norm of the gradient, as its worker reports it; a false one disconnects the worker (`docs/protocol.md`)
-	CPU      Number      `json:"cpu"`                // processor time of the process during the iteration, in processors
-	NetIn    Number      `json:"net_in"`             // bytes received, gradients and parameters, since the last record
+	Norm2    Number      `json:"norm2"`              // squared Euclidean norm of the gradient ([protocol.md](protocol.md#life-of-a-connection))
+	CPU      Number      `json:"cpu"`                // mean number of processors that the process used
+	NetIn    Number      `json:"net_in"`             // bytes received since the last record, gradients and parameters
 	NetOut   Number      `json:"net_out"`            // bytes sent
 
 	from int64 // what Start is, in memory
 
-	Telemetry telemetry `json:"telemetry,omitzero"` // other metrics of process, host and GPU, by name ([stragglers.md](stragglers.md#what-is-measured)); else absent
+	Telemetry telemetry `json:"telemetry,omitzero"` // other metrics by name ([stragglers.md](stragglers.md#what-is-measured))
 }
 
 // telemetry is a star.Telemetry as an object of what was measured.
@@ -130,8 +130,8 @@ func parseRecord(b []byte) (r Record, err error) {
 	return r, nil
 }
 
-// Memory has, in a job that resumes, the last iterations of each worker before, as lines of type `record` with `at`
-// below 0. Predictors start with them.
+// Memory has, in a job that resumes, the last `record` lines of each worker before, with `at` below 0. Predictors start
+// with them.
 type Memory struct {
 	Records []star.Record `json:"records"` // the lines
 }

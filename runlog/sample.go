@@ -7,14 +7,13 @@ import (
 	"star"
 )
 
-// Sampled says that, until the next line of this type, only one of `every` records of a worker has all metrics: that
-// with `step` modulo `every` equal to the worker's rank modulo `every`. Other records have times, loss, norm, traffic,
-// and the metrics `compute_cpu`, `throttled`, `stalled`, `parts`, `paused`, `far_in` and `far_out`; readers take the
-// rest from the worker's last full record. It happens from 64 workers on, without a controller or baseline that uses
-// records ([deploy.md](deploy.md#sampled-records)).
+// Sampled says that from here on only one of `every` records of a worker has all metrics
+// ([deploy.md](deploy.md#sampled-records)): that with `step` equal to the worker's rank, modulo `every`. Others have
+// times, loss, norm, traffic, and the metrics `compute_cpu`, `throttled`, `stalled`, `parts`, `paused`, `far_in` and
+// `far_out`; the worker's last full record has the rest.
 type Sampled struct {
-	Every int64   `json:"every" check:"min=1"` // iterations of a worker for each full record; 1: all are full again
-	Rate  float64 `json:"rate"`                // records in the last second, which decided it
+	Every int64   `json:"every" check:"min=1"` // 1: all records are full again
+	Rate  float64 `json:"rate"`                // records in the last second
 }
 
 // Rules of sampling. The rate is counted over a second of the log's time.

@@ -81,12 +81,16 @@ func rows(t *testing.T, b *strings.Builder, s *ast.TypeSpec) {
 		}
 		all++
 		tag, _ := strconv.Unquote(f.Tag.Value)
-		name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
+		name, options, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
+		mark := ""
+		if options != "" { // omitempty, omitzero
+			mark = "?"
+		}
 		if text := oneLine(f.Comment); text != "" {
 			if said++; said == 1 {
 				b.WriteString("\n| field | meaning |\n|---|---|\n")
 			}
-			fmt.Fprintf(b, "| `%s` | %s |\n", name, strings.ReplaceAll(text, "|", "\\|"))
+			fmt.Fprintf(b, "| `%s`%s | %s |\n", name, mark, strings.ReplaceAll(text, "|", "\\|"))
 		}
 	}
 	if said != 0 && said != all {

@@ -94,8 +94,8 @@ const (
 // In an all-reduce, `rule` is the update rule as text, equal to that of `star-ps`. `codec` is that of `--compress`.
 // `told` has the worker's settings `{"model", "dataset", "seed", "batch"}`, `batch` only if given.
 // The coordinator rejects a `told` that differs from the settings of `star-ps` (exit code 78).
-// Without `told` it compares known names of `model` and `data`, and until the training begins the worker loses its
-// place to one with a correct `told`.
+// Without `told` it compares known names of `model` and `data`; before the training, a worker with a correct `told`
+// and another model replaces workers without one.
 //
 // Sent: dialler → listener.
 // Payload: a worker's enrolment, for the coordinator; between coordinator candidates, see ballot.
@@ -111,19 +111,19 @@ type Hello struct {
 	Host    string `wire:"cut"`              // of the sender
 	Rank    int    `wire:"-1..MaxWorkers-1"` // −1: the coordinator chooses
 	Shard   int    `wire:"0..MaxShards-1"`   // with service `shard`
-	// host:port of a server; in an all-reduce, those for members, a comma, and for riders; of other workers, for children
+	// host:port of a server; in an all-reduce one for members, a comma, and one for riders; else of a worker for children
 	// in a tree, or empty
 	Addr      string
 	Shards    int    `wire:"0..MaxShards"`     // hosted by a server
 	Model     string `wire:"cut,max=maxModel"` // of a worker, readable
 	ModelHash string // of model, settings, layout and seed
-	Params    int64  `wire:"0..MaxParams"` // elements of the parameter vector
+	Params    int64  `wire:"0..MaxParams"`
 	Buffers   int64  `wire:"0..MaxParams"` // elements of the model's buffers
-	// with service `shard`: of a worker from its last welcome, of a server made with its assign's key ([Passes](#passes))
+	// with service `shard` ([Passes](#passes)): a worker's from its last welcome, a server's made with its assign's key
 	Pass string `wire:"absent"`
-	// unique text of a worker's process; a second hello takes over its own earlier place
+	// unique text of a worker's process; its second hello gets its earlier rank
 	Process string `wire:"absent"`
-	Commit  string `wire:"cut,absent"` // of the program's source; `unknown`: not built in a checkout
+	Commit  string `wire:"cut,absent"` // of the program's source, or `unknown`
 }
 
 // ShardInfo is the range of a shard in the flat vector, and the address of its server.
@@ -137,25 +137,26 @@ type ShardInfo struct {
 // Welcome accepts a hello.
 //
 // Sent: listener → dialler.
-// Payload: from the coordinator to a worker: the model's buffers as float32, if the job resumes; `trailing` bytes.
+// Payload: to a worker: the model's buffers as float32, if the job resumes, then `trailing` bytes; to a tool, and from
+// a cluster service, JSON about the listener.
 //
 //wire:kind 2 payload=data
 type Welcome struct {
 	Rank       int   `wire:"-1..MaxWorkers-1"` // of the dialler, or −1
-	Workers    int   `wire:"0..MaxWorkers"`    // of the job
-	Generation int64 `wire:"natural"`          // counts the coordinator's starts for this job
-	Version    int64 `wire:"natural"`          // of the parameters
-	// the worker must send init to every shard; in a ring after a takeover: its parameters are current
+	Workers    int   `wire:"0..MaxWorkers"`
+	Generation int64 `wire:"natural"` // counts the coordinator's starts for this job
+	Version    int64 `wire:"natural"`
+	// the worker must send init to every shard; in a ring after a takeover: its parameters are the newest
 	Seed bool
-	// elements [from, to) of each, covering the vector without gaps
+	// elements [from, to) of each, without gaps
 	Shards  []ShardInfo   `wire:"max=MaxShards"`
 	Elapsed time.Duration // since the run began
 	// of the worker's next gradient; not 0 if its rank had another worker before
 	Step  int64  `wire:"natural"`
-	Term  int64  `wire:"natural,absent"`     // of the coordinator, among several candidates; else 0
+	Term  int64  `wire:"natural,absent"`     // of an elected coordinator; else 0
 	Pass  string `wire:"absent"`             // of a worker, for shards
 	Batch int    `wire:"0..maxCount,absent"` // samples of an equal share of a round; 0: unknown
-	// for local steps with parameter servers: JSON of `optim.Config`; empty: the worker's settings
+	// of local steps with parameter servers: JSON of `optim.Config`; empty: the worker's settings
 	Optimizer string `wire:"max=MaxOptimizer,absent"`
 	Trailing  int    `wire:"0..maxOptimizer,absent"` // bytes of an `optimizer` that is too long for its field
 }
@@ -180,10 +181,10 @@ type Reject struct {
 type Assign struct {
 	Shards     []ShardInfo `wire:"max=MaxShards"` // of this server only
 	Of         int         `wire:"0..MaxShards"`  // shards of the job
-	Params     int64       `wire:"0..MaxParams"`  // elements of the whole vector
-	Workers    int         `wire:"0..MaxWorkers"` // of the job
-	Generation int64       `wire:"natural"`       // as in welcome
-	Key        string      `wire:"absent"`        // of passes, secret from workers; empty: no passes
+	Params     int64       `wire:"0..MaxParams"`
+	Workers    int         `wire:"0..MaxWorkers"`
+	Generation int64       `wire:"natural"` // as in welcome
+	Key        string      `wire:"absent"`  // of passes; empty: no passes
 }
 
 // Ready reports that a shard has its parameters.
@@ -193,7 +194,7 @@ type Assign struct {
 //wire:kind 5
 type Ready struct {
 	Shard   int   `wire:"0..MaxShards-1"`
-	Version int64 `wire:"natural"` // 0, or that of a checkpoint
+	Version int64 `wire:"natural"` // 0, or of the checkpoint
 }
 
 // Joined reports that a worker has reached every shard and, as the seed, sent init.
@@ -204,7 +205,7 @@ type Ready struct {
 type Joined struct{ Worker star.Worker }
 
 // Arrive reports that a worker has pushed a gradient to every shard, with its measurements. `wait` and `pull` are of
-// the iteration before.
+// the previous iteration.
 //
 // Sent: worker → coordinator.
 //
@@ -216,15 +217,15 @@ type Arrive struct {
 // arrived has the fields of an Arrive: those of star.Record, in the order of the wire.
 type arrived struct {
 	Worker   star.Worker
-	Step     int64         `wire:"natural"` // the worker's iterations, from 0
-	Basis    int64         `wire:"natural"` // version of the gradient's parameters
+	Step     int64         `wire:"natural"`
+	Basis    int64         `wire:"natural"`
 	At       time.Duration // end of the computation, since the run began
 	Compute  time.Duration // forward and backward
 	Load     time.Duration // waiting for input data
 	Push     time.Duration // writing to every connection
 	Wait     time.Duration // from there to the release
 	Pull     time.Duration // from there to the last byte of the parameters
-	Injected time.Duration // part of compute from injected slowness
+	Injected time.Duration // injected part of compute
 	Samples  int           `wire:"0..maxCount"` // of the mini-batch
 	Loss     float64       // mean over the mini-batch
 	Norm2    float64       // squared norm of the gradient; NaN: skipped, zeros are pushed
@@ -238,8 +239,7 @@ type arrived struct {
 
 var _ arrived
 
-// Stored reports that a shard holds the whole slice of a worker's gradient, or, with shard 0, a parent in a tree the
-// bundle of its child.
+// Stored reports that a shard holds a worker's whole slice, or, with shard 0, that a parent holds its child's bundle.
 //
 // Sent: server → coordinator, parent → child.
 //
@@ -248,7 +248,7 @@ type Stored struct {
 	Shard  int `wire:"0..MaxShards-1"`
 	Worker star.Worker
 	Step   int64 `wire:"natural"`
-	// sum of squares of the slice, not finite if the slice is not; negative: not measured; the last bits are not exact
+	// sum of squares of the slice, accurate to 10⁻⁵; not finite if the slice is not; negative: not measured
 	Sum2 float64 `wire:"absent=-1"`
 }
 
@@ -263,36 +263,35 @@ type Gradient struct {
 // Then the shard sends params to the workers of both lists that are not in `quiet`.
 //
 // Sent: coordinator → server.
-// Payload: with several coordinator candidates, what a successor must know; shards keep it unread for standing.
+// Payload: with several coordinator candidates, state for a successor; shards return it in standing.
 //
 //wire:kind 9 payload=memo hooks
 type Fire struct {
 	Seq     int64 `wire:"natural"`
 	Version int64 `wire:"natural"` // after the update
-	// applied by all workers before this update (for schedules); with `local`: −1 minus that number
+	// applied by all workers before this update; with `local`: −1 minus that number
 	Samples   int64         `wire:"any"`
 	Gradients []Gradient    `wire:"max=MaxWorkers"` // to apply with the weight c of the update rule
 	Dropped   []Gradient    `wire:"max=MaxWorkers"` // to discard, or the rule's late gradients (LGC, Zeno++)
 	Quiet     []star.Worker `wire:"max=MaxWorkers"` // gone workers
 	NormFirst bool          // answer with norm and wait for apply
 	Report    bool          // answer with norm after the update
-	// local steps that the workers made: pushes are the distance moved, in units of a gradient (`docs/modes.md`, *Local
-	// steps*); 0: pushes are gradients
+	// local steps that the workers made: pushes are the distance moved, in units of a gradient (`docs/modes.md`);
+	// 0: pushes are gradients
 	Local int `wire:"0..maxSteps,absent"`
 }
 
 // Norm is the length of an update, before (`norm_first`) or after (`report`) it is applied.
-// A shard that waits for apply sends it again to a new coordinator, after its standing.
+// A shard that waits for apply sends it again to a new coordinator, after standing.
 //
 // Sent: server → coordinator.
-// Payload: with `norm_first`, the bins of an exact sum of squares, then those of the reference of the rule, if it has
-// one (Zeno++).
+// Payload: with `norm_first`, the bins of an exact sum of squares, then those of the rule's reference (Zeno++), if any.
 //
 //wire:kind 10 payload=bins
 type Norm struct {
 	Shard int   `wire:"0..MaxShards-1"`
-	Seq   int64 `wire:"natural"` // of the fire
-	// of the slice of the weighted sum, without payload; with a reference, the product of both
+	Seq   int64 `wire:"natural"`
+	// of the slice of the weighted sum, without payload; with a reference, their product
 	Sum2 float64
 }
 
@@ -302,7 +301,7 @@ type Norm struct {
 //
 //wire:kind 11
 type Apply struct {
-	Seq    int64   `wire:"natural"` // of the fire
+	Seq    int64   `wire:"natural"`
 	Norm   float64 // of the whole weighted sum
 	Factor float64 // multiplies the sum; 0: the parameters stay the same
 }
@@ -322,33 +321,33 @@ const (
 // the job is over.
 //
 // Sent: coordinator → worker.
-// Payload: in an all-reduce with several coordinator candidates, a JSON object that the worker keeps unread for the
-// next one (`stand` in its enrolment).
+// Payload: in an all-reduce with several coordinator candidates, JSON that the worker returns to the next one (`stand`
+// in its enrolment).
 //
 //wire:kind 12 payload=memo
 type Release struct {
 	Worker  star.Worker
-	Version int64  `wire:"natural"` // of the parameters
+	Version int64  `wire:"natural"`
 	Action  Action `wire:"0..Stop"`
 	Start   int64  `wire:"natural"`     // first position of the sample stream
 	Count   int    `wire:"0..maxCount"` // samples of the batch
-	Pull    bool   // the worker must pull the parameters
+	Pull    bool   // the worker must pull
 	Eval    int64  `wire:"natural"`    // number of the evaluation
 	From    int64  `wire:"0..maxPart"` // the worker's part of the test set, in ten thousandths
 	To      int64  `wire:"0..maxPart"` // its end
-	// samples of the round over all members; with parameter servers over all workers in the first release, then 0
+	// samples of the round over all workers; with parameter servers only in the first release
 	Total   int64         `wire:"natural"`
-	Dropped bool          // the worker's last gradient was discarded; its codec keeps it for the next one
-	Delay   time.Duration `wire:"natural,absent"` // between computation and push, to stagger pushes
-	// local steps, in as many mini-batches of the batch, before the worker pushes its distance from the release's
-	// parameters; 0: it pushes a gradient; 1, without a baseline: the same, and it may keep the parameters for further
-	// local steps
+	Dropped bool          // the worker's last gradient was discarded; its codec adds it to the next one
+	Delay   time.Duration `wire:"natural,absent"` // between computation and push
+	// local steps, each with a mini-batch of the batch, before the worker pushes its distance from the release's
+	// parameters; 0: it pushes a gradient; 1, without a baseline: the same, and further local steps may start from its
+	// parameters
 	Local int `wire:"0..maxSteps,absent"`
 	Micro int `wire:"0..maxSteps,absent"` // parts of the batch; 0: whole
-	// computing time after which no further part of `micro` begins; arrive has the samples used, at least 1
+	// computing time after which no further part of `micro` begins; arrive has the samples used
 	Cap time.Duration `wire:"natural,absent"`
 	// samples of a part, if workers share a queue, or 0; after each part but the last the worker sends computed; after
-	// cancel (in an all-reduce close) it begins no further one; arrive has the samples used
+	// cancel (in an all-reduce close) it begins no further part; arrive has the samples used
 	Part int     `wire:"0..maxCount,absent"`
 	More []Piece `wire:"max=MaxPieces,absent"` // with `part`, the rest of the batch in order; no part spans two pieces
 }
@@ -359,25 +358,25 @@ type Piece struct {
 	Count int   `wire:"1..maxCount"`
 }
 
-// Push is a shard's slice of a gradient. A payload that the codec cannot have made ends the connection.
+// Push is a shard's slice of a gradient. An invalid payload ends the connection.
 //
 // Sent: worker → shard, old server → new server, rider → ring member.
-// Payload: the slice as float32, or in the format of `codec` (`docs/compression.md`).
+// Payload: float32, or in the format of `codec` (`docs/compression.md`).
 //
 //wire:kind 13 payload=data
 type Push struct {
-	Shard   int         `wire:"0..MaxShards-1"`
-	Worker  star.Worker // the sender
-	Step    int64       `wire:"natural"`
-	Basis   int64       `wire:"natural"`      // version of the gradient's parameters
-	Samples int         `wire:"0..maxCount"`  // of the mini-batch
-	Codec   string      `wire:"max=maxCodec"` // `fp16`, `topk=0.01`, …; empty or `none`: float32
+	Shard   int `wire:"0..MaxShards-1"`
+	Worker  star.Worker
+	Step    int64  `wire:"natural"`
+	Basis   int64  `wire:"natural"`
+	Samples int    `wire:"0..maxCount"`  // of the mini-batch
+	Codec   string `wire:"max=maxCodec"` // `fp16`, `topk=0.01`, …; empty or `none`: float32
 }
 
 // Params is a shard's slice of the parameters, all of one version.
 //
 // Sent: shard → worker, ring member → rider, parent → child.
-// Payload: the slice as float32.
+// Payload: float32.
 //
 //wire:kind 14 payload=data
 type Params struct {
@@ -385,36 +384,36 @@ type Params struct {
 	Version int64 `wire:"natural"`
 }
 
-// Pull asks for the current params, or a shard for its optimizer's state: state without payload, and slots.
+// Pull asks for the current params, or a shard for its optimizer state: state, without payload, and slots.
 //
 // Sent: worker → shard, rider → ring member.
 //
 //wire:kind 15
 type Pull struct {
-	Shard  int         `wire:"0..MaxShards-1"`
-	Worker star.Worker // the sender
-	State  int         `wire:"0..1,absent"` // 1: the optimizer's state
+	Shard  int `wire:"0..MaxShards-1"`
+	Worker star.Worker
+	State  int `wire:"0..1,absent"` // 1: optimizer state
 }
 
-// Init has the initial parameters. A shard that has parameters ignores it.
-// If the worker's program has trained before, slots of its optimizer come first.
+// Init is a shard's slice of the initial parameters. A shard that has parameters ignores it.
+// Slots of the optimizer come first if the worker's program has trained before.
 //
 // Sent: worker → shard.
-// Payload: the slice as float32.
+// Payload: float32.
 //
 //wire:kind 16 payload=data
 type Init struct {
-	Shard  int         `wire:"0..MaxShards-1"`
-	Worker star.Worker // the sender
-	Rule   string      `wire:"absent"`             // the program's optimizer; empty: no state
-	Steps  int64       `wire:"natural,absent"`     // updates that it has made
-	Slots  int         `wire:"0..maxSlots,absent"` // vectors of its state
+	Shard  int `wire:"0..MaxShards-1"`
+	Worker star.Worker
+	Rule   string `wire:"absent"`             // the program's optimizer; empty: no state
+	Steps  int64  `wire:"natural,absent"`     // updates that it has made
+	Slots  int    `wire:"0..maxSlots,absent"` // vectors of its state
 }
 
-// Buffers are statistics of the model that workers keep locally, averaged by the coordinator for an evaluation.
+// Buffers are the model's buffers as a worker has them, or, from the coordinator, their average, for an evaluation.
 //
 // Sent: worker → coordinator, coordinator → worker.
-// Payload: the model's buffers as float32; from the coordinator, their average.
+// Payload: float32.
 //
 //wire:kind 17 payload=data
 type Buffers struct {
@@ -429,18 +428,18 @@ type Buffers struct {
 //wire:kind 18
 type EvalResult struct {
 	Worker  star.Worker
-	Eval    int64   `wire:"natural"`
-	Version int64   `wire:"natural"` // evaluated
-	LossSum float64 // over the samples
-	Correct int64   `wire:"natural"`
-	Count   int64   `wire:"natural"` // samples
+	Eval    int64 `wire:"natural"`
+	Version int64 `wire:"natural"`
+	LossSum float64
+	Correct int64 `wire:"natural"`
+	Count   int64 `wire:"natural"`
 	Took    time.Duration
 }
 
 // Save asks a server for its part of a checkpoint, after the fire `seq`.
 //
-// It asks a worker with a codec for its residual: with parameter servers, from before the gradient of its step `seq`;
-// in an all-reduce, at `version`, with `seq` at least 1. With `seq` 0 the first ring member writes the parameters.
+// It asks a worker for its codec's residual: with parameter servers from before the gradient of step `seq`, in an
+// all-reduce at `version`, with `seq` at least 1. With `seq` 0 the first ring member writes the parameters.
 //
 // Sent: coordinator → server, coordinator → worker.
 //
@@ -461,14 +460,13 @@ type Save struct {
 type Saved struct {
 	Shard int `wire:"0..MaxShards-1"`
 	ID    string
-	Err   string `wire:"cut,max=maxText"` // empty: done
+	Err   string `wire:"cut,max=maxText"`
 }
 
-// Leave ends a membership cleanly, and the sender closes, with two exceptions.
-// A member of the training that a signal ends may send `exit` above 128, continue, and wait some seconds for the
-// coordinator's reject with the same `exit`: the job goes on without it, or has been saved and ends.
-// A worker that has finished, with `exit` 0 or that of its failed program, waits in the same way: the last one may be
-// needed for the end of the job.
+// Leave ends a membership, and the sender closes.
+// Two senders instead wait some seconds for the coordinator's reject, because the job may need them to save or end:
+// members that got a signal (`exit` above 128, also in the reject), and workers that have finished (`exit` 0, or that
+// of their failed program).
 //
 // Sent: worker → coordinator, server → coordinator, coordinator → server, worker → shard, old server → new server,
 // server or worker → cluster service.
@@ -480,7 +478,7 @@ type Leave struct {
 	Reason string      `wire:"cut,max=maxText"`
 }
 
-// Control is a command of `star ctl`; the answer is a reply.
+// Control is a command of `star ctl`.
 //
 // Sent: tool → coordinator, tool → cluster service.
 //
@@ -496,7 +494,7 @@ type Control struct {
 //
 //wire:kind 23 payload=text
 type Reply struct {
-	Err string `wire:"cut,max=maxText"` // empty: done
+	Err string `wire:"cut,max=maxText"`
 }
 
 // Ping asks for a pong.
@@ -507,8 +505,8 @@ type Reply struct {
 //wire:kind 24 payload=probe
 type Ping struct {
 	Seq  int64 `wire:"any"`
-	Sent int64 `wire:"any"`     // clock of the sender, in Unix nanoseconds
-	Want int64 `wire:"natural"` // payload bytes wanted in the pong
+	Sent int64 `wire:"any"`     // sender's clock, Unix nanoseconds
+	Want int64 `wire:"natural"` // bytes of the pong's payload
 }
 
 // Pong answers a ping.
@@ -519,37 +517,36 @@ type Ping struct {
 //wire:kind 25 payload=probe
 type Pong struct {
 	Seq  int64 `wire:"any"` // of the ping
-	Sent int64 `wire:"any"` // copied from the ping
-	Now  int64 `wire:"any"` // clock of the answerer, in Unix nanoseconds
+	Sent int64 `wire:"any"` // of the ping
+	Now  int64 `wire:"any"` // sender's clock
 }
 
 // Rider is a worker outside the ring, and the ring member that adds its gradients.
 type Rider struct{ Worker, Parent star.Worker }
 
-// Ring announces the members of the all-reduce ring from round `from` on, before the first release of that round.
+// Ring announces the members of the all-reduce ring, before the first release of round `from`.
 // Round r makes version r+1 of version r.
-// Members meet at `addr` and agree on the highest version that one of them has. A member with another version receives
+// Members connect to `addr` and agree on their highest version. A member with another version receives
 // parameters and optimizer state from the first member that has it.
-// Riders push to `parent_addr` and get params back. A worker in neither list waits for the end.
-// `of`, `wait` and `max_stale` are the same for all.
+// Riders push to `parent_addr` and get params back. A worker in neither list waits for the end of the job.
 //
 // Sent: coordinator → worker.
 //
 //wire:kind 26
 type Ring struct {
 	Generation int64         `wire:"natural"`        // counts rings; a higher one replaces the others
-	From       int64         `wire:"-1..1<<63-1"`    // the first round; −1: that of the agreed version
+	From       int64         `wire:"-1..1<<63-1"`    // −1: the round of the agreed version
 	Members    []star.Worker `wire:"max=MaxWorkers"` // in the order of the ring, by rank
 	Addr       string        // of the first member
 	Riders     []Rider       `wire:"max=MaxWorkers"`
 	ParentAddr string        // where a rider's parent listens
-	Of         int64         `wire:"natural"` // samples of a full round of all live workers (B of the update rule)
+	Of         int64         `wire:"natural"` // samples of a full round (B of the update rule)
 	Wait       time.Duration // time that a round waits for riders
-	MaxStale   int64         `wire:"natural"` // drop older gradients of riders, in updates; 0: no limit
-	Now        bool          // give up the current round: a member is gone
+	MaxStale   int64         `wire:"natural"` // riders' gradients that are older, in updates, are dropped; 0: no limit
+	Now        bool          // abort the current round: a member is gone
 }
 
-// Formed reports that a member has formed the ring. A rider sends it before its pushes, to name their ring.
+// Formed reports that the sender is in the ring; riders send it before their pushes.
 //
 // Sent: worker → coordinator, rider → ring member.
 //
@@ -557,10 +554,10 @@ type Ring struct {
 type Formed struct {
 	Worker     star.Worker
 	Generation int64 `wire:"natural"`
-	Version    int64 `wire:"natural"` // of the parameters that all members have
+	Version    int64 `wire:"natural"` // that all members have
 }
 
-// Tally reports that a ring member has made a version, after its arrive, or, with a hash, the parameters with which it
+// Tally reports, after arrive, that a ring member has made a version, or, with a hash, the parameters that it
 // evaluates. The step of a rider's gradient, here and in its push, is the first position of its batch.
 //
 // Sent: worker → coordinator.
@@ -568,20 +565,20 @@ type Formed struct {
 //wire:kind 28
 type Tally struct {
 	Worker     star.Worker
-	Generation int64      `wire:"natural"` // of the ring
+	Generation int64      `wire:"natural"`
 	Version    int64      `wire:"natural"`
 	Hash       int64      `wire:"0..1<<32-1"`     // CRC-32 of the parameters as float32; 0: not computed
 	Carried    []Gradient `wire:"max=MaxWorkers"` // riders' gradients in this version
 	Dropped    []Gradient `wire:"max=MaxWorkers"` // riders' gradients that were too old
 	Sum2       float64    // squared norm of the round's weighted sum; 0: not measured
-	// with `part` of release: samples that each member, in ring order, has in the round; empty: all
+	// with `part` of release: each member's samples in the round, in ring order; empty: all
 	Samples []int `wire:"max=MaxWorkers,each=0..maxCount,absent"`
-	// for each of `carried`: `version` minus its basis (staleness plus one), or 0 if another member carried it; or empty
+	// empty, or for each of `carried`: `version` minus its basis (staleness plus one); 0 if another member carried it
 	Behind []int `wire:"max=MaxWorkers,each=0..maxCount,absent"`
 }
 
-// Fault reports that a ring has failed, or that a child in a tree could not deliver its bundle. The coordinator answers
-// a failed ring with another one, or ends the job.
+// Fault reports that a ring has failed, or that a child in a tree could not deliver its bundle. After a failed ring the
+// coordinator sends another one, or ends the job.
 //
 // Sent: worker → coordinator.
 //
@@ -589,12 +586,12 @@ type Tally struct {
 type Fault struct {
 	Worker     star.Worker
 	Generation int64  `wire:"natural"`
-	Suspect    int    `wire:"-1..MaxWorkers-1"` // the probable cause, or −1
+	Suspect    int    `wire:"-1..MaxWorkers-1"` // probable cause, or −1
 	Reason     string `wire:"cut,max=maxText"`
 }
 
 // Branch puts the worker into a tree for one step (parameter servers only), before the release of that step.
-// After a release without one, the worker talks to the shards.
+// After a release without a branch, the worker uses the shards.
 // Only workers released by the same fire, with `addr` in their hello, are linked.
 //
 // Sent: coordinator → worker.
@@ -602,12 +599,12 @@ type Fault struct {
 //wire:kind 30
 type Branch struct {
 	Worker     star.Worker
-	Step       int64   `wire:"natural"`          // of the gradient
+	Step       int64   `wire:"natural"`
 	Parent     int     `wire:"-1..MaxWorkers-1"` // gets the worker's gradients; −1: the shards do
 	ParentAddr string  // where the parent listens
 	Relay      bool    // get parameters from the parent (want)
-	Children   []Child `wire:"max=MaxWorkers"`      // gradients that the worker takes
-	Below      []Below `wire:"max=MaxBelow,absent"` // all gradients that may come through a child
+	Children   []Child `wire:"max=MaxWorkers"`      // that send their gradients here
+	Below      []Below `wire:"max=MaxBelow,absent"` // gradients that may come through a child
 }
 
 // Below is a gradient that may come up a tree through Child.
@@ -636,21 +633,21 @@ type Share struct {
 //
 // The parent answers every bundle with stored, also a repeated or late one; then the child sends arrive. A child
 // without an answer within 5 s plus 1 s for each MiB sends fault; if the connection breaks before, it may send the
-// bundle again. A parent accepts only children, steps, members and samples of its branch, and finite elements. It no
-// longer waits for a child that sends another bundle.
+// bundle again. A parent accepts only children, steps, members and samples of its branch, and finite elements; after
+// another bundle it no longer waits for that child.
 //
 // Sent: child → parent, worker → coordinator.
 // Payload: to the parent, the mean gradient over all samples of the members, the whole vector as float32.
 //
 //wire:kind 31 payload=data
 type Bundle struct {
-	Worker  star.Worker // the sender
-	Step    int64       `wire:"natural"`        // its own
-	Members []Share     `wire:"max=MaxWorkers"` // gradients in it, the sender's first
+	Worker  star.Worker
+	Step    int64   `wire:"natural"`        // its own
+	Members []Share `wire:"max=MaxWorkers"` // gradients in it, the sender's first
 }
 
-// Detach takes a gradient out of its branch. A parent does not wait for it. The worker itself pushes its own gradient,
-// without its children's, to the shards, and gets the parameters from them.
+// Detach takes a gradient out of its branch. A parent stops waiting for it. The worker pushes it, without those of its
+// children, to the shards, and gets the parameters from them.
 //
 // Sent: coordinator → worker.
 //
@@ -660,18 +657,18 @@ type Detach struct {
 	Step   int64 `wire:"natural"`
 }
 
-// Want asks for params of that version or a later one. The parent answers when it has them.
+// Want asks for params of that version or a later one, when the parent has them.
 //
 // Sent: child → parent.
 //
 //wire:kind 33
 type Want struct {
-	Worker  star.Worker // the sender
-	Version int64       `wire:"natural"`
+	Worker  star.Worker
+	Version int64 `wire:"natural"`
 }
 
-// Compression reports the codec of gradients from a version on: the worker's, or, from the first member of a ring, that
-// of all members. It is for the run log, without an answer.
+// Compression reports, for the run log, the codec of gradients from a version on: the worker's, or, from the first
+// member of a ring, that of all members.
 //
 // Sent: worker → coordinator.
 //
@@ -690,8 +687,9 @@ type Amounts struct {
 	Out float64 `wire:"amount"`
 }
 
-// Enlist identifies a process of a job. It comes first on a connection, and again when a field has changed.
-// A second connection of the same job, role, rank and life replaces the first; one with another life is refused.
+// Enlist identifies a process of a job; unknown numbers are 0. It comes first on a connection, and again when a field
+// has changed.
+// A second connection of the same job, role, rank and life replaces the first; one with another life is rejected.
 // With `--move-shards auto` servers send it and usage to the coordinator, too.
 //
 // Sent: server or worker → cluster service, server → coordinator.
@@ -699,22 +697,22 @@ type Amounts struct {
 //wire:kind 35
 type Enlist struct {
 	Job      string
-	Life     string  // distinguishes processes that claim one place
+	Life     string  // distinguishes processes that claim one rank
 	Rank     int     `wire:"-1..MaxWorkers-1"` // among its role
 	Host     string  // identifies shared resources
-	Actuator string  // what applies limits here; empty: nothing
-	Model    string  `wire:"max=maxModel"`  // readable; prior of the demand
-	Params   int64   `wire:"0..MaxParams"`  // elements of the parameter vector; 0: unknown
-	Workers  int     `wire:"0..MaxWorkers"` // of the job
-	Servers  int     `wire:"0..MaxShards"`  // of the job; 0: all-reduce
-	Fixed    bool    // the user chose the mode: the job neither asks nor yields
-	Capacity Amounts // of the host; 0: unknown
-	Freed    Amounts // by each worker on its host, for each second of delay of an iteration
-	CostCPU  float64 `wire:"amount"` // sensitivity to less processor time; 0: unknown
-	CostNet  float64 `wire:"amount"` // sensitivity to less network; 0: unknown
+	Actuator string  // means to limit resources here; empty: none
+	Model    string  `wire:"max=maxModel"` // readable; prior of the demand
+	Params   int64   `wire:"0..MaxParams"`
+	Workers  int     `wire:"0..MaxWorkers"`
+	Servers  int     `wire:"0..MaxShards"` // 0: all-reduce
+	Fixed    bool    // the user chose the mode: the job sends no ask and gets no order
+	Capacity Amounts // of the host
+	Freed    Amounts // by each worker on its host, per second of delay of an iteration
+	CostCPU  float64 `wire:"amount"` // sensitivity to less processor time
+	CostNet  float64 `wire:"amount"` // sensitivity to less network
 }
 
-// Usage renews the lease of the process. It is sent several times in a lease.
+// Usage renews the lease of the process, several times per lease.
 //
 // Sent: server or worker → cluster service, server → coordinator.
 //
@@ -726,10 +724,10 @@ type Usage struct {
 	Sync bool    // every update waits for all workers
 	Own  Amounts // used by this process
 	Host Amounts // used by all processes on the host
-	// of an iteration, by rank; 0: unknown; only from the coordinator's process
+	// of an iteration, by rank, from the coordinator's process; 0: unknown
 	Times []time.Duration `wire:"max=MaxWorkers,each=0..maxTime"`
 	Delay time.Duration   `wire:"0..maxTime"` // of each iteration, in force
-	// limits on this host, next to undo first; texts ≤160 bytes
+	// limits on this host, in the order of undoing them; texts of at most 160 bytes
 	Leases []Lease `wire:"max=MaxLeases,absent"`
 	Free   int64   `wire:"natural,absent"` // bytes of memory left on the host; 0: unknown
 }
@@ -743,8 +741,7 @@ type Lease struct {
 	Why   string `wire:"cut,max=maxLeaseText"`
 }
 
-// Ask is the request of the coordinator's process to leave SSGD. The answer is a grant with the same id; a repeated id
-// gets the same answer.
+// Ask requests, from the coordinator's process, to leave SSGD. A repeated id gets the same grant.
 //
 // Sent: server or worker → cluster service.
 //
@@ -752,8 +749,8 @@ type Lease struct {
 type Ask struct {
 	ID      int64         `wire:"natural"`      // counts requests of one life of a job
 	Mode    string        `wire:"max=maxModel"` // requested
-	Extra   Amounts       // the servers' use beyond SSGD, all together and each the same; without servers, the workers'
-	Lag     time.Duration `wire:"0..maxTime"` // what SSGD loses to stragglers in each iteration
+	Extra   Amounts       // use beyond SSGD of all servers, in equal parts; without servers, of the workers
+	Lag     time.Duration `wire:"0..maxTime"` // that SSGD loses to stragglers in each iteration
 	Timeout time.Duration `wire:"0..maxTime"` // how long the sender waits
 }
 
@@ -769,16 +766,16 @@ type Grant struct {
 	Why   string        `wire:"cut,max=maxText"`
 }
 
-// Order delays each iteration to free resources for another job. The answer is an obeyed with the same id.
+// Order delays each iteration to free resources for another job.
 //
 // Sent: cluster service → server or worker.
 //
 //wire:kind 39
 type Order struct {
-	ID    int64         `wire:"natural"`    // a higher one replaces all before it
+	ID    int64         `wire:"natural"`    // a higher one replaces earlier ones
 	Delay time.Duration `wire:"0..maxTime"` // of each iteration; 0 with `early` 0: undo the last order
-	Early time.Duration `wire:"0..maxTime"` // further delay of this worker, which would only wait for slower ones
-	Lease time.Duration `wire:"0..maxTime"` // the delay ends when the connection has been gone for this time
+	Early time.Duration `wire:"0..maxTime"` // further delay of this worker, which would wait for slower ones anyway
+	Lease time.Duration `wire:"0..maxTime"` // the delay ends this long after the connection was lost
 	For   string        // the job that asked
 	Why   string        `wire:"cut,max=maxText"`
 }
@@ -789,12 +786,12 @@ type Order struct {
 //
 //wire:kind 40
 type Obeyed struct {
-	ID    int64         `wire:"natural"`         // of the order
-	Delay time.Duration `wire:"0..maxTime"`      // in force now
-	Err   string        `wire:"cut,max=maxText"` // empty: done
+	ID    int64         `wire:"natural"`    // of the order
+	Delay time.Duration `wire:"0..maxTime"` // in force now
+	Err   string        `wire:"cut,max=maxText"`
 }
 
-// Yield returns what a grant gave; the coordinator's process sends it.
+// Yield returns a grant, from the coordinator's process.
 //
 // Sent: server or worker → cluster service.
 //
@@ -813,7 +810,7 @@ const (
 )
 
 // Adopt directs the new server of a shard that moves. Stages: 0 prepare: allocate memory, and connect to the old
-// server; 1 own: take over, every later fire is for it; 2 forget: the shard stays where it was.
+// server; 1 own: take over, with the next fire; 2 forget: the move is cancelled.
 //
 // Sent: coordinator → server.
 //
@@ -823,8 +820,8 @@ type Adopt struct {
 	Stage AdoptStage `wire:"0..Forget"`
 	Shard int        `wire:"0..MaxShards-1"`
 	Addr  string     // of the old server
-	From  int64      `wire:"0..MaxParams"` // its elements
-	To    int64      `wire:"0..MaxParams"` // their end
+	From  int64      `wire:"0..MaxParams"`
+	To    int64      `wire:"0..MaxParams"`
 }
 
 // HandStage is what a server does about a shard that moves away from it.
@@ -840,8 +837,8 @@ const (
 )
 
 // Hand directs the old server of a shard that moves. Stages: 0 give: after the fire `seq`, send its state to the new
-// server; 1 gone: forward what still arrives; 2 keep: it stays, continue; 3 lend: like give, for a copy; 4 shared: the
-// copy is complete, continue, and forward pushes of workers with an older term.
+// server; 1 gone: forward further messages; 2 keep: the move is cancelled, continue; 3 lend: like give, for a copy; 4
+// shared: the copy is complete, continue, and forward pushes of workers with an older term.
 //
 // Sent: coordinator → server.
 //
@@ -862,8 +859,8 @@ const (
 	Complete                   // the old server will send nothing more
 )
 
-// Moved reports the progress of a shard's move to this server. Stages: 0 prepared; 1 loaded: the old server's state and
-// gradients are here; 2 complete: the old server sends nothing more.
+// Moved reports the progress of a shard's move to this server. Stages: 0 prepared; 1 loaded: it has the old server's
+// state and gradients; 2 complete: the old server sends nothing more.
 //
 // Sent: server → coordinator.
 //
@@ -872,12 +869,11 @@ type Moved struct {
 	Move    int64      `wire:"natural"`
 	Stage   MovedStage `wire:"0..Complete"`
 	Shard   int        `wire:"0..MaxShards-1"`
-	Version int64      `wire:"natural"`         // of the parameters, with stage 1
+	Version int64      `wire:"natural"`         // with stage 1
 	Err     string     `wire:"cut,max=maxText"` // if the move has failed
 }
 
-// State begins the state of a shard. The announced slots follow, then the pending pushes, then those that still arrive,
-// then leave.
+// State begins the state of a shard. Its slots follow, then the pending pushes, then later ones, then leave.
 //
 // Sent: old server → new server, shard → worker.
 // Payload: to a server, the shard's parameters as float32.
@@ -888,14 +884,14 @@ type State struct {
 	Seq     int64  `wire:"natural"` // of the last fire that it contains
 	Version int64  `wire:"natural"`
 	Rule    string // name of the update rule
-	Steps   int64  `wire:"natural"`       // updates that the rule counts
+	Steps   int64  `wire:"natural"`       // updates that the rule has counted
 	Slots   int    `wire:"0..maxSlots"`   // vectors of the rule's state
-	Pending int    `wire:"0..MaxWorkers"` // gradients that are stored and not applied
-	// by rank: the highest N of a pass that the shard has seen
+	Pending int    `wire:"0..MaxWorkers"` // stored gradients that are not applied
+	// by rank: the highest N of a pass
 	Lives []int64 `wire:"max=maxRanks,each=0..1<<63-1,absent"`
 }
 
-// Slot is a vector of the rule's state, or, before init, of the optimizer of a worker's program.
+// Slot is a vector of the rule's state, or, before init, of the optimizer of the worker's program.
 //
 // Sent: old server → new server, worker → shard, shard → worker.
 // Payload: float32, as long as the shard.
@@ -917,20 +913,19 @@ type Route struct {
 	Addr   string
 }
 
-// Cancel stops a computation: the update is made without it (LGC), or the queue of parts is empty (`part` of release).
-// The worker finishes its part and pushes what it has. Cancel may cross with the whole gradient.
+// Cancel stops a computation: the update is made without it (LGC), or the queue is empty (`part` of release).
+// The worker finishes its part and pushes what it has. It may have pushed the whole gradient already.
 //
 // Sent: coordinator → worker.
 //
 //wire:kind 48
 type Cancel struct {
 	Worker star.Worker
-	Step   int64 `wire:"natural"` // the worker's own
+	Step   int64 `wire:"natural"`
 }
 
-// Computed reports how much of its batch a worker has computed: with `micro` in an all-reduce, after the computation
-// and before the exchange; with `part`, after each part but the last, each time with more samples. The worker continues
-// at once, without an answer.
+// Computed reports how much of its batch a worker has computed: with `micro` in an all-reduce, between computation and
+// exchange; with `part`, after each part but the last. The worker does not wait for an answer.
 //
 // Sent: worker → coordinator.
 //
@@ -938,11 +933,11 @@ type Cancel struct {
 type Computed struct {
 	Worker     star.Worker
 	Generation int64 `wire:"natural"`     // of its ring, or 0
-	Version    int64 `wire:"natural"`     // of the parameters of the gradient
+	Version    int64 `wire:"natural"`     // of the gradient's basis
 	Samples    int   `wire:"0..maxCount"` // of its gradient so far; 0: no gradient
 }
 
-// Close answers computed when enough ring members have sent it. It tells all of them which gradients are in the round.
+// Close tells all ring members, when enough of them have sent computed, which gradients are in the round.
 //
 // With `part` the queue is empty, all members are in `first`, and `total` is 0. Each member finishes its part, sends
 // computed if it was still computing, and begins the exchange, first of the members' samples (an all-reduce of one
@@ -952,40 +947,39 @@ type Computed struct {
 //
 //wire:kind 50
 type Close struct {
-	Generation int64         `wire:"natural"`        // of the ring
+	Generation int64         `wire:"natural"`
 	Version    int64         `wire:"natural"`        // before the round
-	First      []star.Worker `wire:"max=MaxWorkers"` // with a gradient of this round in the update
-	Late       []star.Worker `wire:"max=MaxWorkers"` // with one of the round before
+	First      []star.Worker `wire:"max=MaxWorkers"` // their gradients of this round are in the update
+	Late       []star.Worker `wire:"max=MaxWorkers"` // those of the previous round are
 	Total      int64         `wire:"natural"`        // samples that the update applies
 }
 
-// Poison reports a bad gradient: a worker its own or a rider's, a server that of a worker with a direction opposite to
-// all others', and the end of that.
+// Poison reports bad gradients: a worker its own or a rider's, a server the begin and end of gradients opposite to all
+// others.
 //
 // Sent: worker → coordinator, server → coordinator.
 //
 //wire:kind 51
 type Poison struct {
-	Shard  int         `wire:"-1..MaxShards-1"` // or −1, the whole vector
-	Worker star.Worker // of the gradient
-	Step   int64       `wire:"natural"`      // the worker's own
-	Cause  string      `wire:"max=maxCodec"` // `not-finite`, `exploding`, `flipped`
-	Value  float64     // exploding: norm by median norm; flipped: mean cosine
-	Over   bool        // flipped has ended
-	Where  string      `wire:"cut,max=maxText"` // the tensor, if known
+	Shard  int `wire:"-1..MaxShards-1"` // −1: the whole vector
+	Worker star.Worker
+	Step   int64   `wire:"natural"`
+	Cause  string  `wire:"max=maxCodec"` // `not-finite`, `exploding`, `flipped`
+	Value  float64 // exploding: norm by median norm; flipped: mean cosine
+	Over   bool    // flipped has ended
+	Where  string  `wire:"cut,max=maxText"` // the tensor, if known
 }
 
-// Ballot carries the election of a coordinator. Of two candidates, each dials the other and only sends on that
-// connection. An empty payload means that the job is over.
+// Ballot carries the election of a coordinator. Each candidate dials each other one and only sends on that connection.
+// An empty payload means that the job is over.
 //
-// The hello has the election service, role `ps`, rank and address, and a payload of 20 bytes: a process id (16 bytes),
-// and the big-endian turn plus 1. The turn is −1: asks for the place of another process; 0: looks for the other
-// candidates, to start with them; 1: started with them; n > 1: the n-th process in that place.
+// The hello has service `council`, role `ps`, rank and address, and a payload of 20 bytes: a process id (16 bytes), and
+// the big-endian turn plus 1. The turn is −1: asks to replace another process of its rank; 0: looks for the other
+// candidates, to start with them; 1: started with them; n > 1: the n-th process of that rank.
 //
-// The welcome has a payload of 17 bytes: the answering process's id, and 0: knows the other process in that place; 1:
-// another process has or had the place; 2: unknown; 3: another process has it now.
-// A process that gets 1 while it looks for the others asks for the place from then on; one that has a place and gets 3
-// ends.
+// The welcome has a payload of 17 bytes: the listener's process id, and 0: it knows the dialler as the process of that
+// rank; 1: another process has or had the rank; 2: unknown; 3: another process has it now.
+// A process with turn 0 that gets 1 continues with turn −1; one with a higher turn that gets 3 ends.
 //
 // Sent: coordinator candidate → another one.
 // Payload: etcd's `raftpb.Message` as protobuf (decision 12).
@@ -996,17 +990,17 @@ type Ballot struct {
 	To   int `wire:"0..MaxCandidates-1"` // rank of the receiver
 }
 
-// Standing is the first message of a server to a coordinator that takes the job over: the orders its shards have.
+// Standing is the first message of a server to a coordinator that takes the job over.
 //
 // Sent: server → coordinator.
 // Payload: the server's last fires, oldest first: for each the lengths of header and payload, u32 little-endian, then
-// both as they came. With copies, aheads count as fires, each once.
+// both as received. With copies, an ahead counts as a fire, once.
 //
 //wire:kind 53 payload=text
 type Standing struct {
 	Term int64 `wire:"natural"` // of the welcome that it answers
 	Seq  int64 `wire:"natural"` // of the server's last fire; 0: no fire
-	// hosted shards and their versions; −1: no parameters yet; fires may still be on the way to them
+	// hosted shards and their versions; −1: no parameters yet; later fires may be queued
 	Shards  []ShardVersion `wire:"max=MaxShards"`
 	Applied []Apply        `wire:"max=MaxApplied,absent"` // the server's last applies, oldest first
 }
@@ -1024,7 +1018,7 @@ type ShardVersion struct {
 //
 //wire:kind 54
 type Elsewhere struct {
-	Addr string // of the coordinator; empty: unknown, ask again
+	Addr string // of the coordinator; empty: unknown, try again
 }
 
 // Holder is a server that holds a copy of a shard.
@@ -1035,8 +1029,8 @@ type Holder struct {
 
 // View lists the holders of a shard (`--replicas`). Its term rises with every change; receivers ignore a lower term.
 // The first holder is the primary, which answers workers; a worker pushes to all holders.
-// A worker gets views of all shards after its welcome, a server of those that it holds after its assign, and both again
-// with every change.
+// A worker gets the views of all shards after its welcome, a server those of its shards after its assign; both get
+// every change.
 //
 // Sent: coordinator → server, coordinator → worker.
 //
@@ -1046,11 +1040,11 @@ type View struct {
 	Term  int64 `wire:"natural"`
 	// the primary, then its successors in order, with their addresses for workers
 	Holders []Holder `wire:"max=maxHolders"`
-	From    int64    `wire:"0..MaxParams"` // elements of the shard
-	To      int64    `wire:"0..MaxParams"` // their end
+	From    int64    `wire:"0..MaxParams"`
+	To      int64    `wire:"0..MaxParams"`
 }
 
-// Held reports that a copy of a shard has made all updates up to `seq`, or will in any case. A server sends it for each
+// Held reports that a copy of a shard has made all updates up to `seq`, or certainly will. A server sends it for each
 // copy, before its standing, to a coordinator that takes the job over.
 //
 // Sent: server → coordinator.
@@ -1063,8 +1057,8 @@ type Held struct {
 }
 
 // Turn reports that the worker now pushes to all holders of the view of that term. It comes first on a connection to a
-// copy, and again on all of them after a change. A server with a lower term answers nothing on this connection until it
-// gets a higher one from the coordinator, and closes after a message's timeout.
+// copy, and again on all of them after a change. A server with a lower term sends nothing on this connection until it
+// gets that term from the coordinator, and closes after the timeout of a message.
 //
 // Sent: worker → shard.
 //
@@ -1075,17 +1069,17 @@ type Turn struct {
 	Term   int64 `wire:"natural"`
 }
 
-// Ahead is a fire for followers. They make the update and answer with held. When all have, primaries get the fire, and
-// answer with held, too.
+// Ahead is a fire for followers. They make the update and answer with held; then primaries get the fire and do
+// likewise.
 //
 // Sent: coordinator → server.
-// Payload: that of the fire.
+// Payload: that of fire.
 //
 //wire:kind 58 payload=memo
 type Ahead Fire
 
-// Halt is the request of a worker's program to end the job. The coordinator hands out no further samples, and uses the
-// gradients of those that it handed out. The sender stays.
+// Halt is the request of a worker's program to end the job. The coordinator hands out no further samples, and applies
+// the gradients of those that it handed out. The sender stays.
 //
 // Sent: worker → coordinator.
 //

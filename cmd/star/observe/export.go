@@ -23,9 +23,9 @@ import (
 func exportCommand() *cobra.Command {
 	s := new(settings.Set)
 	var o exports
-	settings.Var(s, &o.perfetto, "perfetto", "", "file for a trace that Perfetto and Chrome's trace viewer open; packed where it ends in .gz")
+	settings.Var(s, &o.perfetto, "perfetto", "", "file for a trace that Perfetto and Chrome's trace viewer open; gzipped if it ends in .gz")
 	settings.Var(s, &o.tensorboard, "tensorboard", "", "folder for an event file of TensorBoard")
-	settings.Var(s, &o.every, "tensorboard-every", time.Duration(0), "scalars of updates and iterations at most once in so much time; 0: all")
+	settings.Var(s, &o.every, "tensorboard-every", time.Duration(0), "minimum time between points of a scalar, except evaluations; 0: write all points")
 	settings.Var(s, &o.parquet, "parquet", "", "folder for tables in Parquet: record, update, verdict, plan, evaluation")
 	settings.Var(s, &o.csv, "csv", "", "folder for the same tables in CSV")
 	cmd := &cobra.Command{

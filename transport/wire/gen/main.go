@@ -109,7 +109,7 @@ func files(dir string) (map[string][]byte, error) {
 		return nil, err
 	}
 	text := string(old)
-	parts := map[string]string{"messages": t.sections(), "connections": t.connections(), "limits": t.limits()}
+	parts := map[string]string{"messages": t.sections(), "limits": t.limits()}
 	for name, part := range parts {
 		begin := fmt.Sprintf("<!-- %s: generated from transport/wire/messages.go -->\n", name)
 		end := fmt.Sprintf("<!-- end of %s -->", name)
@@ -790,32 +790,6 @@ func (m *message) untitled(doc string) string {
 		doc = strings.TrimPrefix(doc, verb)
 	}
 	return strings.ToUpper(doc[:1]) + doc[1:]
-}
-
-// connections returns the table of messages by connection.
-func (t *table) connections() string {
-	var b strings.Builder
-	b.WriteString("| on a connection | from the dialler | from the listener |\n|---|---|---|\n")
-	says := func(from, to string) string {
-		var names []string
-		for _, m := range t.messages {
-			if slices.Contains(m.sent, [2]string{from, to}) {
-				names = append(names, m.wire)
-			}
-		}
-		if len(names) == 0 {
-			return "–"
-		}
-		return strings.Join(names, ", ")
-	}
-	for _, c := range append([][2]string{begins}, connections...) {
-		name := c[0] + " – " + c[1]
-		if c == begins {
-			name = "any, first"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, says(c[0], c[1]), says(c[1], c[0]))
-	}
-	return b.String()
 }
 
 // limits returns the table of the payloads' limits.
