@@ -116,6 +116,12 @@ func (p *profile) add(s *sample) {
 	}
 }
 
+// scale converts the iterations to ones with f times the samples.
+func (p *profile) scale(f float64) {
+	p.own += scale(&p.part, f)
+	p.samples *= f
+}
+
 // mean is the mean of a metric; NaN if it was rarely measured.
 func (p *profile) mean(m star.Metric) float64 {
 	if p.count[m] == 0 || p.count[m] < p.n/2 {

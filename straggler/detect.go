@@ -36,8 +36,8 @@ type Config struct {
 	Warmup int
 
 	// Together is the minimum duration of judged iterations of a worker: shorter ones are judged in groups of that
-	// duration, by their means. 0: each iteration is judged. A long one ends its group, so it is seen. With a queue (see
-	// Queue) it has no effect.
+	// duration, by their means. 0: each iteration is judged. A long one ends its group, so it is seen. With partial
+	// batches (see Plan) it has no effect.
 	Together time.Duration
 
 	// Collective: Push is a wait for others (all-reduce), and Transit and Pull are not the worker's own times.
@@ -163,8 +163,9 @@ type watch struct {
 	seen    int
 	gone    bool
 	last    star.Record
-	sum     star.Record // of the rounds with a queue since its last batch
+	sum     star.Record // of the rounds that were not judged yet
 	rounds  int         // how many
+	skip    bool        // the next record is of a partial batch, the plan is not
 	fresh   int         // records that were not judged, because the others were not known
 	window  []sample    // a ring; next is the oldest once it is full
 	next    int
@@ -192,6 +193,7 @@ type watch struct {
 	grounds grounds  // of the cause that the verdict names
 	again   evidence // that it is as fast as the others again
 	mean    float64  // of its own time, while it is slow
+	others  float64  // of the fast ones' mean at the same times
 	spell   rate     // beyond the fast ones, while it is slow
 	doubt   rate     // the same, since again began to grow
 	bad     profile  // its iterations beyond the fast ones, while it is slow
@@ -218,10 +220,20 @@ func (r *rate) join(o rate) { r.k, r.n = r.k+o.k, r.n+o.n }
 // or is the rate with a prior.
 func (r rate) or(supposed rate) float64 { return (r.k + supposed.k) / (r.n + supposed.n) }
 
+// atMost reports whether the rate is not above p. It takes many observations.
+func (r rate) atMost(p float64) bool { return r.n >= memory/2 && r.k <= r.n*p }
+
 // most is the rate by or, a standard error more, and a half at most.
 func (r rate) most(supposed rate) float64 {
 	p := r.or(supposed)
 	return min(p+math.Sqrt(p*(1-p)/(r.n+supposed.n)), 0.5)
+}
+
+// least is the rate, a standard error less: the first observations of a slow worker are the worst, or it would not have
+// been noticed.
+func (r rate) least() float64 {
+	p := r.or(rate{0.5, 1})
+	return p - math.Sqrt(p*(1-p)/(r.n+1))
 }
 
 // evidence is Page's cumulative sum: of the logarithms of the likelihood ratio of each observation, and never below 0.
@@ -255,8 +267,10 @@ type Detector struct {
 	stale   int // records since ref was taken
 	scratch []float64
 	order   []ranked
-	batch   int  // samples of the first record
-	queue   bool // see Queue
+	batch   int  // samples of the first record, or of one of its local steps
+	whole   bool // that was no partial batch
+	local   int  // see Plan
+	partial bool // see Plan
 }
 
 // ranked is a worker with its mean, beside others: those of a large job are not in a processor's cache.
@@ -281,7 +295,7 @@ func New(c Config) (*Detector, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	return &Detector{cfg: c, least: max(c.Least, 0).Seconds(), workers: make([]watch, c.Workers), ref: reference{member: make([]bool, c.Workers)}}, nil
+	return &Detector{cfg: c, least: max(c.Least, 0).Seconds(), workers: make([]watch, c.Workers), ref: reference{member: make([]bool, c.Workers)}, local: 1}, nil
 }
 
 // Thresholds are those of the Config that may be changed while it detects, by the names of star ctl set. Times are in
@@ -302,13 +316,69 @@ func (d *Detector) Set(name string, v float64) {
 	}
 }
 
-// Queue sets whether, from the next record on, free workers take the samples of a round, in parts of one size. A slow
-// worker does less there, and finishes with all others, so an iteration counts as the number of rounds for a batch.
-func (d *Detector) Queue(on bool) {
-	d.queue = on
+// Plan sets what iterations are, from the next record on: local steps with one exchange, below 2 a gradient; partial:
+// those samples of a batch for which a worker has time, because free workers take them (a queue) or computing has a
+// deadline.
+//
+// A slow worker with partial batches finishes with all others, so its iteration counts as the number of rounds for a
+// batch. When the number of local steps changes, the times of earlier ones are converted, so a worker is compared with
+// itself and with others as before, and a slow worker stays slow. A record with other Parts than the plan was
+// computed before the change.
+func (d *Detector) Plan(local int, partial bool) {
+	local = max(local, 1)
 	for i := range d.workers {
-		d.workers[i].rounds = 0
+		w := &d.workers[i]
+		w.rounds, w.skip = 0, d.partial && !partial
+		if d.local != local { // how often it is beyond the fast ones may be another rate now
+			w.again, w.doubt = evidence{}, rate{}
+			w.spell.k, w.spell.n = w.spell.k/max(w.spell.n, 1), min(w.spell.n, 1)
+		}
 	}
+	d.partial = partial
+	if d.local != local {
+		d.scale(float64(local) / float64(d.local))
+		d.local = local
+	}
+}
+
+// scale converts all remembered iterations to ones with f times the samples.
+func (d *Detector) scale(f float64) {
+	for i := range d.workers {
+		w := &d.workers[i]
+		w.bad.scale(f)
+		w.good.scale(f)
+		w.sorted = w.sorted[:0]
+		for k := range w.window {
+			s := &w.window[k]
+			s.own += scale(&s.part, f)
+			s.rec.Samples = int(math.Round(float64(s.rec.Samples) * f))
+			w.owns[k] = s.own
+			w.sorted.add(s.own)
+		}
+		d.measure(w)
+	}
+	d.stale = len(d.workers)
+	d.refresh()
+}
+
+// scale scales the parts of an iteration that depend on its samples, and returns by how much it is longer.
+func scale(p *[parts]float64, f float64) float64 {
+	longer := (p[load] + p[compute]) * (f - 1)
+	p[load], p[compute] = p[load]*f, p[compute]*f
+	return longer
+}
+
+// convert converts a record of an earlier plan to the number of local steps of the present one.
+func (d *Detector) convert(r *star.Record) {
+	steps, ok := r.Telemetry.Get(star.Parts)
+	if d.partial || !ok || !(steps >= 1) || int(steps) == d.local {
+		return
+	}
+	f := float64(d.local) / steps
+	for _, t := range []*time.Duration{&r.Load, &r.Compute, &r.Injected} {
+		*t = time.Duration(float64(*t) * f)
+	}
+	r.Samples = int(math.Round(float64(r.Samples) * f))
 }
 
 // add adds what w has gathered to r, and gathers it.
@@ -336,10 +406,10 @@ func (w *watch) group(r star.Record, least time.Duration) (star.Record, int) {
 	return r, n
 }
 
-// gather adds a round with a queue to those that w has made since its last batch. It reports whether there is one; then
-// it returns what a batch of size samples has taken.
+// gather adds a round with partial batches to those that were not judged yet. It reports whether they have half the
+// samples of a batch at least; then it returns what a batch, of size samples, takes.
 func (w *watch) gather(r star.Record, size int) (star.Record, bool) {
-	if w.add(&r); r.Samples < max(size, 1) {
+	if w.add(&r); 2*r.Samples < max(size, 1) {
 		return r, false
 	}
 	for _, t := range []*time.Duration{&r.Load, &r.Compute, &r.Injected} {
@@ -383,20 +453,28 @@ func (d *Detector) Observe(r star.Record) (events []Event) {
 		}
 	}
 	w.last, w.gone = r, false
-	if d.batch == 0 {
-		d.batch = r.Samples
+	if w.skip {
+		w.skip = false
+		return events
+	}
+	d.convert(&r)
+	if n := r.Samples / d.local; d.batch == 0 || !d.whole && !d.partial && n > 0 {
+		if d.batch > 0 {
+			d.scale(float64(n) / float64(d.batch))
+		}
+		d.batch, d.whole = n, !d.partial
 	}
 	if w.seen++; w.seen <= d.cfg.Warmup {
 		return events
 	}
-	if d.queue {
+	if d.partial {
 		var whole bool
 		if r, whole = w.gather(r, d.batch); !whole {
 			return events
 		}
 	}
 	n := 1
-	if d.cfg.Together > 0 && !d.queue {
+	if d.cfg.Together > 0 && !d.partial {
 		if r, n = w.group(r, d.cfg.Together); n == 0 {
 			return events
 		}
@@ -462,18 +540,7 @@ func (d *Detector) remember(w *watch, r star.Record, n int) {
 		w.next = (w.next + 1) % len(w.window)
 	}
 	w.fresh = min(w.fresh+1, len(w.window))
-
-	d.scratch = d.scratch[:0]
-	for i := range min(d.cfg.Recent, len(w.window)) {
-		d.scratch = append(d.scratch, w.owns[w.place(i)])
-	}
-	w.level = median(d.scratch)
-	w.avg, w.jitter = mean(w.owns), 0
-	for _, v := range w.owns {
-		w.jitter += (v - w.avg) * (v - w.avg)
-	}
-	w.jitter = math.Sqrt(w.jitter) / float64(len(w.owns))
-	w.usual, w.base = w.sorted.median(), w.sorted.quartile()
+	d.measure(w)
 	// Long: clearly beyond the worker's own usual time, and beyond its noise. If half of its iterations are long, its own
 	// deviation is meaningless, and the time of the fast ones counts.
 	dev := w.sorted.spread(w.usual)
@@ -485,6 +552,21 @@ func (d *Detector) remember(w *watch, r star.Record, n int) {
 		return // see count
 	}
 	w.longs.add(w.long(w.back(0)), memory)
+}
+
+// measure recomputes the levels of a worker from its window.
+func (d *Detector) measure(w *watch) {
+	d.scratch = d.scratch[:0]
+	for i := range min(d.cfg.Recent, len(w.window)) {
+		d.scratch = append(d.scratch, w.owns[w.place(i)])
+	}
+	w.level = median(d.scratch)
+	w.avg, w.jitter = mean(w.owns), 0
+	for _, v := range w.owns {
+		w.jitter += (v - w.avg) * (v - w.avg)
+	}
+	w.jitter = math.Sqrt(w.jitter) / float64(len(w.owns))
+	w.usual, w.base = w.sorted.median(), w.sorted.quartile()
 }
 
 // long reports whether an iteration is long against the worker's own median.
@@ -778,6 +860,7 @@ func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses, halts bo
 	d.slow = append(d.slow, id)
 	w.again, w.doubt, w.spell, w.calm = evidence{}, rate{}, rate{}, rate{}
 	w.bad, w.good = profile{}, profile{}
+	w.mean, w.others = 0, d.ref.avg
 	n := 0
 	for i := len(w.window) - 1; i >= 0; i-- {
 		s := w.back(i)
@@ -785,6 +868,7 @@ func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses, halts bo
 			continue
 		}
 		n++
+		w.mean += (s.own - w.mean) / float64(n)
 		w.spell.add(s.beyond[past], memory)
 		if (s.beyond[past] || pauses && w.long(s)) && (!halts || s.halted(d.cfg.Ratio)) {
 			w.bad.add(s)
@@ -797,7 +881,6 @@ func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses, halts bo
 			}
 		}
 	}
-	w.mean = w.bad.own
 	for i := min(n, len(w.window)) - 1; i >= 0; i-- {
 		w.calm.add(w.calmly(w.back(i)), memory)
 	}
@@ -816,7 +899,8 @@ func (w *watch) calmly(s *sample) bool {
 
 // reconsider checks whether a slow worker still is slow, updates the numbers of its verdict, and detects a change of
 // its cause. The test is that of count in reverse: usual is the rate at which it was beyond the fast ones while it was
-// slow, of all records before those against it, and suspected the rate of the others.
+// slow, of all records before those against it, and suspected the rate of the others. Where these rates are so close
+// that the test does not decide, the rates themselves do (alike), and the means (near).
 func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habits) []Event {
 	now := w.back(0)
 	own := now.own
@@ -824,10 +908,12 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 		own += (now.part[load] + now.part[compute]) * (w.good.samples/n - 1)
 		now.beyond[past] = own > d.beyond(d.ref.level, leniency)
 	}
-	w.mean += now.weight() / lasts * (own - w.mean)
+	share := now.weight() / lasts
+	w.mean += share * (own - w.mean)
+	w.others += share * (d.ref.avg - w.others)
 	w.doubt.add(now.beyond[past], memory)
-	p0 := min(max(w.spell.or(rate{0.5, 1}), 0.05), 0.8)
-	p1 := min(max(others.beyond, 0.02), p0-0.03)
+	p0 := min(max(w.spell.least(), 0.05), 0.8)
+	p1 := min(max(others.beyond, 0.02), p0-distinct)
 	if !now.beyond[past] {
 		p0, p1 = 1-p0, 1-p1
 	}
@@ -836,7 +922,12 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 		w.spell.join(w.doubt)
 		w.doubt = rate{}
 	}
-	if w.again.sum >= d.cfg.Certain || w.mean < d.beyond(d.ref.avg, 0.5) {
+	alike := w.doubt.atMost(others.beyond) || w.spell.atMost(others.beyond+distinct)
+	near := 0.25
+	if w.again.sum >= d.cfg.Certain/2 {
+		near = 0.5
+	}
+	if w.again.sum >= d.cfg.Certain || alike || w.mean < d.beyond(w.others, near) {
 		w.slow, w.behind, w.pauses, w.halts = false, [views]evidence{}, evidence{}, evidence{}
 		d.recovered(id)
 		w.verdict.Step, w.verdict.Until = step, max(w.again.from, w.verdict.Since+1)
@@ -868,8 +959,12 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 }
 
 // lasts is the number of observations in the mean of a slow worker: when the mean is hardly above that of the fast ones
-// for this long, the worker has recovered, independent of single iterations.
+// for this long, the worker has recovered, independent of single iterations. Hardly is much less than what makes a
+// worker slow: else one that is a little slower all the time would be slow again and again by chance.
 const lasts = 40
+
+// distinct is by how much two rates must differ for a test between them.
+const distinct = 0.03
 
 // lasting is how many records in a row must speak for another cause.
 const lasting = 4

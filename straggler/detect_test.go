@@ -766,7 +766,7 @@ func TestQueue(t *testing.T) {
 			for step := range 200 {
 				rs := j.iteration()
 				if step == 20 {
-					d.Queue(true)
+					d.Plan(0, true)
 				}
 				for i := range rs {
 					// parts of 4 samples, that take an eighth of the time; the round is over after that of a batch

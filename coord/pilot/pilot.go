@@ -106,7 +106,7 @@ func New(c Config) (*Pilot, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.detector.Queue(c.Plan.Queue > 0)
+	p.detector.Plan(c.Plan.Local, c.Plan.Queue+c.Plan.Micro > 0)
 	if err := p.begin(timer, 0); err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 		p.controller.Leave(e.Worker)
 	case runlog.Plan:
 		plan, err := modes.Parse(e.Plan, p.cfg.Workers)
-		p.detector.Queue(plan.Queue > 0)
+		p.detector.Plan(plan.Local, plan.Queue+plan.Micro > 0)
 		if e.After > 0 || e.Forced { // the pilot's own, or reported as an admission
 			break
 		}

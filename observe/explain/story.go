@@ -378,7 +378,7 @@ func (t *Teller) move(at time.Duration, e runlog.Move) {
 func (t *Teller) ride(plan string) {
 	t.riders = map[star.Worker]bool{}
 	p, err := modes.Parse(plan, len(t.s.Workers))
-	t.detector.Queue(err == nil && p.Queue > 0)
+	t.detector.Plan(p.Local, p.Queue+p.Micro > 0)
 	if err != nil {
 		return
 	}

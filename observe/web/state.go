@@ -147,7 +147,7 @@ func (s *State) Line(l runlog.Line) error {
 		if s.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Collective: s.ring, Together: together}); err != nil {
 			return err
 		}
-		s.queue(e.Plan)
+		s.judge(e.Plan)
 	case runlog.Join:
 		s.join(l.T, e)
 	case runlog.Leave:
@@ -170,7 +170,7 @@ func (s *State) Line(l runlog.Line) error {
 	case runlog.Verdict:
 		s.verdict(l.T, e)
 	case runlog.Plan:
-		s.queue(e.Plan)
+		s.judge(e.Plan)
 		s.modes = last(append(s.modes, mode{at: l.T, plan: e.Plan, why: e.Why, predicted: float64(e.Predicted), seen: math.NaN()}), mostChanges)
 	case runlog.Set:
 		s.detector.Set(e.Name, float64(e.Value))
@@ -235,10 +235,10 @@ func (s *State) Line(l runlog.Line) error {
 	return nil
 }
 
-// queue has workers judged as the plan wants it, which may be in words that this program does not know.
-func (s *State) queue(plan string) {
-	p, err := modes.Parse(plan, len(s.workers))
-	s.detector.Queue(err == nil && p.Queue > 0)
+// judge has workers judged as the plan wants it, which may be in words that this program does not know.
+func (s *State) judge(plan string) {
+	p, _ := modes.Parse(plan, len(s.workers))
+	s.detector.Plan(p.Local, p.Queue+p.Micro > 0)
 }
 
 // Wrong records that the log cannot be read any further.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,6 +20,8 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
+	"star/modes"
+	"star/observe/explain"
 	"star/runlog"
 )
 
@@ -117,6 +120,70 @@ func TestHeadline(t *testing.T) {
 		if got, _ := script(t, c.log...).headline(); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
+	}
+}
+
+// While a worker is slow, the page says so without a break, also across changes of plan, and star explain tells one
+// episode.
+func TestSlowAcrossPlans(t *testing.T) {
+	const from, to = 40, 360
+	s, teller := NewState(), explain.New()
+	now := time.Duration(0)
+	say := func(e runlog.Entry) {
+		l := runlog.Line{T: now, Entry: e}
+		if err := s.Line(l); err != nil {
+			t.Fatal(err)
+		}
+		if err := teller.Add(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rnd := rand.New(rand.NewPCG(1, 1))
+	noisy := func(d time.Duration) time.Duration {
+		return time.Duration(float64(d) * math.Exp(0.2*rnd.NormFloat64()))
+	}
+	say(runlog.Start{Config: json.RawMessage("{}")})
+	say(runlog.Train{Workers: 4, Plan: "ssgd"})
+	plan, noticed := modes.SSGD(4), int64(0)
+	for step := range int64(480) {
+		for at, text := range map[int64]string{100: "ssgd local=8", 180: "ssgd", 260: "ssgd local=4", 320: "ssgd queue=8"} {
+			if step == at {
+				plan, _ = modes.Parse(text, 4)
+				say(runlog.Plan{Plan: text})
+			}
+		}
+		for w := range star.Worker(4) {
+			each, parts := 8*time.Millisecond, max(plan.Local, 1)
+			if w == 2 && step >= from && step < to {
+				each *= 2
+			}
+			if plan.Queue > 0 { // in parts of 4 samples
+				parts = int(72 * time.Millisecond / each)
+				each = each * 4 / 32
+			}
+			r := star.Record{Worker: w, Step: step, At: now, Compute: noisy(each * time.Duration(parts)), Push: noisy(12 * time.Millisecond), Samples: 32 * parts}
+			if plan.Queue > 0 {
+				r.Samples = 4 * parts
+			}
+			r.Telemetry.Set(star.Parts, float64(parts))
+			now += 20 * time.Millisecond
+			say(runlog.Record{Record: r})
+		}
+		v := s.View()
+		slow := v.Workers[2].Slow == v.Workers[2].Slow // not NaN
+		if slow && noticed == 0 {
+			noticed = step
+		}
+		if want := noticed > 0 && step < to; step < to && slow != want || slow != v.Bad {
+			t.Fatalf("step %d: slow %v, want %v; %q", step, slow, want, v.Headline)
+		}
+	}
+	v, told := s.View(), teller.Story(runlog.Contents{}).Episodes
+	if len(v.Episodes) != 1 || v.Bad || noticed > from+40 {
+		t.Errorf("noticed in step %d, %q: %+v", noticed, v.Headline, v.Episodes)
+	}
+	if len(told) != 1 || told[0].Worker != 2 || told[0].Open || told[0].From < from-10 || told[0].To > to+10 {
+		t.Errorf("%+v", told)
 	}
 }
 

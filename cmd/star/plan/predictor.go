@@ -18,6 +18,7 @@ import (
 	"star/cmd/internal/cli"
 	"star/internal/settings"
 	"star/job"
+	"star/modes"
 	"star/runlog"
 	"star/sim/trace"
 	"star/straggler"
@@ -38,16 +39,18 @@ func predictorCommand() *cobra.Command {
 // recorded is a job that is over.
 type recorded struct {
 	name    string
-	workers int
+	workers int // that have records
+	members int // of the job
 	timer   straggler.Timer
 	ring    bool
 	records []nouns.Record
-	bare    bool // only times are known: a trace
+	plans   map[int]modes.Plan // by the number of records before it
+	bare    bool               // only times are known: a trace
 }
 
 // openRecorded reads a run log or a trace.
 func openRecorded(path string) (*recorded, error) {
-	j := &recorded{name: strings.TrimSuffix(strings.TrimSuffix(filepath.Base(path), ".gz"), ".csv"), timer: nouns.Record.Busy}
+	j := &recorded{name: strings.TrimSuffix(strings.TrimSuffix(filepath.Base(path), ".gz"), ".csv"), timer: nouns.Record.Busy, plans: map[int]modes.Plan{}}
 	if strings.HasSuffix(strings.TrimSuffix(path, ".gz"), ".csv") {
 		t, err := trace.Open(path)
 		if err != nil {
@@ -70,6 +73,10 @@ func openRecorded(path string) (*recorded, error) {
 			if json.Unmarshal(e.Config, &c) == nil && c.Arch == settings.AllReduce { // missing settings have their defaults
 				j.ring, j.timer = true, nouns.Record.Own
 			}
+		case runlog.Train:
+			j.plan(e.Plan, e.Workers)
+		case runlog.Plan:
+			j.plan(e.Plan, j.members)
 		case runlog.Record:
 			j.workers = max(j.workers, int(e.Worker)+1)
 			j.records = append(j.records, e.Record)
@@ -79,6 +86,12 @@ func openRecorded(path string) (*recorded, error) {
 		err = &runlog.Error{Name: path, Line: 1, Err: errors.New("no records")}
 	}
 	return j, err
+}
+
+// plan adds a plan, which may be in words that this program does not know.
+func (j *recorded) plan(text string, workers int) {
+	p, _ := modes.Parse(text, workers)
+	j.members, j.plans[len(j.records)] = workers, p
 }
 
 var errNoFile = errors.New("no file")
@@ -361,7 +374,10 @@ func predictorVerdicts() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				for _, r := range j.records {
+				for i, r := range j.records {
+					if p, ok := j.plans[i]; ok {
+						d.Plan(p.Local, p.Queue+p.Micro > 0)
+					}
 					for _, e := range d.Observe(r) {
 						if asJSON {
 							v := predictorVerdict{Job: j.name, Event: e.Kind.String(), Worker: int(e.Worker), Step: e.Step, Since: e.Verdict.Since, Slowdown: e.Verdict.Slowdown,
