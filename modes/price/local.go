@@ -13,7 +13,7 @@ const dominates = 0.5
 // parameters of a worker differ from the mean of all by the noise of its own gradients, a walk with the squared length
 // η²·k·trΣ/b·(1 − 1/N). Its gradient then differs from the exact one, squared and relatively, by v²·k·(φ/b)·(1 − 1/N).
 // An update shrinks by the mean of that over k = 0 … H − 1 (as in the analysis of Stich 2019, with terms of our own;
-// equation 38 of docs/theory.md).
+// equation 35 of docs/theory.md).
 func (p Price) together(steps, workers int) float64 {
 	if steps < 2 {
 		return 1
@@ -22,7 +22,7 @@ func (p Price) together(steps, workers int) float64 {
 	return max(1-apart, floor)
 }
 
-// localFlow is the flow of a plan with local steps if each worker always takes the same time (equation 37): all steps,
+// localFlow is the flow of a plan with local steps if each worker always takes the same time (equation 34): all steps,
 // and one exchange.
 func (q *problem) localFlow(p modes.Plan) flow {
 	return q.playLocal(p, 1, func(i int, _ star.Worker, _ int) float64 { return q.t[i] })
