@@ -352,8 +352,8 @@ func (r *Launch) aim() error {
 	return nil
 }
 
-// ompThreads is the number of threads of PyTorch, NumPy and other libraries with OpenMP. Unset, each worker of this host
-// would have a thread for every processor, and threads that wait for each other would keep others from computing.
+// ompThreads is the number of threads of PyTorch, NumPy and other libraries with OpenMP. Unset, each worker of this
+// host would have a thread for every processor, and threads that wait for each other would keep others from computing.
 const ompThreads = "OMP_NUM_THREADS"
 
 // child builds the command of a process. Its settings are in the environment.
