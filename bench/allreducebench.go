@@ -470,7 +470,7 @@ func preparePeers(ctx context.Context, cfg AllReduceConfig, dir string) (*peers,
 		}
 		out, err := exec.CommandContext(ctx, compiler, append([]string{"-O2", "-o", dst, src}, args...)...).CombinedOutput()
 		if err != nil {
-			return "", fmt.Errorf("bench: %s: %w: %s", compiler, err, out)
+			return "", fmt.Errorf("bench: cannot compile %s with %s: %w\n%s", name, compiler, err, out)
 		}
 		return dst, nil
 	}

@@ -7,7 +7,7 @@ import (
 	"star/train/optim"
 )
 
-// BenchmarkLocal is what docs/theory.md says of local steps: rounds of samples to a loss on the test samples, of 8
+// BenchmarkLocal is what bench/RESULTS.md says of local steps: rounds of samples to a loss on the test samples, of 8
 // workers that are equally fast, by the number of steps between two exchanges. Means are of 3 seeds and of looks 16
 // rounds apart, when all have just exchanged. Steps are those of the baseline local-sgd, which are those of the plan
 // ssgd local=H. One iteration (-benchtime 1x) is all of it.

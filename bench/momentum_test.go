@@ -24,7 +24,7 @@ type lossWatch struct {
 	due    bool
 	losses []float64
 	times  []float64 // seconds
-	theta  []float64 // (27) at each of them
+	theta  []float64 // (22) at each of them
 	scale  float64
 	scales []float64
 }
@@ -141,9 +141,9 @@ func reaches(ws []*lossWatch, loss float64) (looks, seconds float64) {
 	return math.NaN(), math.NaN()
 }
 
-// BenchmarkMomentum is what docs/theory.md says of momentum 0.9: rounds of samples and seconds of virtual time to a
+// BenchmarkMomentum is what bench/RESULTS.md says of momentum 0.9: rounds of samples and seconds of virtual time to a
 // loss of 0.25 on the test samples, by mode and learning rate, of 8 workers with mini-batches of 16; one worker is 3
-// times as slow. It also reports ν in SSGD, by the bound of (27): its mean from the 50th round to the one at which that
+// times as slow. It also reports ν in SSGD, by the bound of (22): its mean from the 50th round to the one at which that
 // loss is reached. One iteration (-benchtime 1x) is all of it.
 func BenchmarkMomentum(b *testing.B) {
 	const mu = 0.9

@@ -97,7 +97,7 @@ func samplesOver(a, b []*lossWatch) (ratio, missed float64) {
 
 // BenchmarkPrice measures what the prices of docs/theory.md are compared with: the samples that plans need of those
 // that SSGD needs, at the same learning rate, of 8 workers with mini-batches of 8 that take the same times but for 5 %;
-// by task, optimiser and rate. After the plan is what (24) says with (31) at the ν that SSGD was measured to have, and
+// by task, optimiser and rate. After the plan is what (19) says with (26) at the ν that SSGD was measured to have, and
 // without it. ν and θ are the means from the fifth look on. One iteration (-benchtime 1x) is all of it.
 func BenchmarkPrice(b *testing.B) {
 	const n, batch, rounds, looks, seeds = 8, 8, 160, 32, 4

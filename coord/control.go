@@ -68,7 +68,7 @@ func (c *Coordinator) command(args []string) (any, error) {
 		}
 		return map[string]any{"samples": limit}, nil
 	}
-	return nil, fmt.Errorf("unknown command %q; one of: status, mode PLAN, set NAME=VALUE, move SHARD SERVER, checkpoint, stop", strings.Join(args, " "))
+	return nil, fmt.Errorf("invalid command %q; one of: status, mode PLAN, set NAME=VALUE, move SHARD SERVER, checkpoint, stop", strings.Join(args, " "))
 }
 
 // stopStream ends the sample stream at its present position, so that the job ends when the samples that were handed out

@@ -10,7 +10,7 @@ import (
 )
 
 // The noise scale of two workers with batches of 4. |g|² and the squared norm of the
-// mean give, by (20) and (21) of docs/theory.md, what is wanted.
+// mean give, by (15) and (16) of docs/theory.md, what is wanted.
 func TestNoiseScale(t *testing.T) {
 	for _, c := range []struct {
 		name   string

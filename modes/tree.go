@@ -208,14 +208,14 @@ func parseTree(s string, n int) ([]star.Worker, error) {
 // A worker that reports for itself loads the servers' links with 2·|w| bytes in an iteration: the gradient
 // and the parameters. For N workers and an iteration time t the demand is
 //
-//	D = N·2·|w|/t                                                        (12)
+//	D = N·2·|w|/t                                                        (13)
 //
 // bytes per second. Where D is more than the capacity C, the tree has
 //
-//	k = ⌈D/C⌉, but at most ⌊C·t/(2·|w|)⌋                                  (13)
+//	k = ⌈D/C⌉, but at most ⌊C·t/(2·|w|)⌋                                  (14)
 //
 // workers that report to the servers: a parent with N/k − 1 children carries D/k itself, which is at most
-// C, and the bound is the capacity of the servers. (The equation numbers are those of docs/modes.md.)
+// C, and the bound is the capacity of the servers. (The equation numbers are those of docs/theory.md.)
 type TreeRule struct {
 	// Capacity is C, the capacity of the servers' links for this job, in and out together, in bytes per
 	// second. A parent's own link is assumed to have the same.
@@ -290,7 +290,7 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 	if r.Capacity <= 0 || n < 2 || l.Demand() <= r.Capacity {
 		return nil
 	}
-	// (13), where the reports of workers outside the tree are part of what the servers carry.
+	// (14), where the reports of workers outside the tree are part of what the servers carry.
 	k := int(math.Ceil(min(l.Demand()/r.Capacity, float64(n))))
 	fits := int(min(r.Capacity/unit, float64(n+l.Others))) // reports that the servers carry
 	k = min(max(k, 1), max(fits-l.Others, 1), n)

@@ -5,9 +5,9 @@ import "math"
 // Course measures θ (see price.Forecast) while all workers wait for each other, before any gradient is stale: the part
 // of its effect that an update would lose if it came a round late. The gradients of one update are of the same
 // parameters, and so are the next ones of its workers, d rounds of samples later. With ḡ and ḡ′ their means, |G|² by
-// (21) of the first,
+// (16) of the first,
 //
-//	θ̂ = Σ (|G|² − ḡ·ḡ′)/d / Σ |G|²                                          (27)
+//	θ̂ = Σ (|G|² − ḡ·ḡ′)/d / Σ |G|²                                          (22)
 //
 // over updates, the last ten or so of them counting. On a quadratic with v the part of itself by which the gradient
 // changes in a round, E ḡ·ḡ′ = |G|²·(1 − v) − v·trΣ/B, since the parameters have answered to the noise of ḡ; so θ̂ =
@@ -106,7 +106,7 @@ func (c *Course) Fired(version int64, workers []int, round int) {
 	}
 }
 
-// Moments tells |G|² of the update that made a version, by (21).
+// Moments tells |G|² of the update that made a version, by (16).
 func (c *Course) Moments(version int64, grad2 float64) {
 	if version != c.pending || version == 0 || math.IsNaN(grad2) || math.IsInf(grad2, 0) {
 		return

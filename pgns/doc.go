@@ -13,8 +13,8 @@
 // b_k samples, taken at the same parameters, with B = Σ b_k and ḡ = Σ b_k·g_k/B,
 //
 //	S    = Σ b_k·|g_k − ḡ|² = Σ b_k·|g_k|² − B·|ḡ|²
-//	trΣ̂  = S/(n−1)                                                     (20)
-//	|G|²̂ = |ḡ|² − trΣ̂/B                                                (21)
+//	trΣ̂  = S/(n−1)                                                     (15)
+//	|G|²̂ = |ḡ|² − trΣ̂/B                                                (16)
 //
 // are unbiased; with equal batches they are the estimator of McCandlish et al.
 // (appendix A.1) and of AdaptDL. [Update.Moments] also takes other weights. One
@@ -23,7 +23,7 @@
 // Both moments are averaged before they are divided ([Estimator]): the quotient
 // of two noisy numbers is biased.
 //
-// Gradients of different versions differ by more than noise, so that (20) is too
+// Gradients of different versions differ by more than noise, so that (15) is too
 // much. They are kept apart ([Noise].Mixed), and what they differ by is itself
 // measured: it is the price of staleness ([Estimator.Drift]).
 //

@@ -35,7 +35,7 @@ func TestWeights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What gradients scatter at right angles is trΣ·n/(n−1) of (20).
+		// What gradients scatter at right angles is trΣ·n/(n−1) of (15).
 		one, other := around(2, 8, 3, 10, apart), around(5, 8, 3, 100, apart)
 		a, err := one.Moments()
 		if err != nil {

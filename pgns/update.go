@@ -91,7 +91,7 @@ const lengthSlack = 1e-4
 //	E Σ b_k|g_k|²/B = |G|² + trΣ·n/B
 //	E |Σ a_k·g_k|²  = |G|² + trΣ·Σ a_k²/b_k
 //
-// are two equations for two unknowns; with c_k ∝ b_k they give (20) and (21).
+// are two equations for two unknowns; with c_k ∝ b_k they give (15) and (16).
 func (u Update) Moments() (Moments, error) {
 	n := len(u.Gradients)
 	if n < 2 {
@@ -154,7 +154,7 @@ func (u Update) bySamples() bool {
 	})
 }
 
-// scatter is S of (20), and what one unit of squared drift would add to it: the
+// scatter is S of (15), and what one unit of squared drift would add to it: the
 // scatter of the places where the gradients were computed, for a drift that goes
 // straight on (∝ distance) and for one that walks at random (∝ √distance).
 func (u Update) scatter() (s, straight, random float64) {

@@ -25,7 +25,7 @@ type Iteration struct {
 type Observed struct {
 	Iterations [][]Iteration // by worker; each has at least one
 	Batch      int           // samples of an equal share
-	Part       float64       // what a part costs by itself: q of docs/theory.md, (40)
+	Part       float64       // what a part costs by itself: q of docs/theory.md, (32)
 }
 
 // Workers implements Times.

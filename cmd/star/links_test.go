@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -96,6 +97,68 @@ func TestLinks(t *testing.T) {
 	}
 	if pages < 30 {
 		t.Errorf("found %d pages only", pages)
+	}
+}
+
+// sectionName is the name of a page, and a section of it in italics: `docs/modes.md`, *Local steps*.
+var sectionName = regexp.MustCompile("((?:docs|bench)/[\\w./-]+\\.md)`?, \\*([^*]+)\\*")
+
+// deadSections returns the sections that text names behind a page, where the page has no such heading.
+func deadSections(text string, read func(string) (string, bool)) (bad []string) {
+	text = regexp.MustCompile(`\n[ \t]*(?://|#)?[ \t]*`).ReplaceAllString(text, " ")
+	for _, m := range sectionName.FindAllStringSubmatch(text, -1) {
+		page, _ := read(m[1])
+		if !slices.Contains(anchors(page), anchors("# " + m[2])[0]) {
+			bad = append(bad, m[0])
+		}
+	}
+	return bad
+}
+
+// Every section that text names behind its page exists.
+func TestSections(t *testing.T) {
+	read := func(name string) (string, bool) {
+		b, err := os.ReadFile(filepath.Join(repository, name))
+		return string(b), err == nil
+	}
+	for _, name := range tracked(t, "*.md", "*.go", "*.sh", "*.py") {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		text, _ := read(name)
+		for _, bad := range deadSections(text, read) {
+			t.Errorf("%s: no such section: %s", name, bad)
+		}
+	}
+	pages := func(string) (string, bool) { return "# Page\n## Local steps\n", true }
+	if bad := deadSections("(`docs/modes.md`, *Local\n\t// steps*; docs/modes.md, *Trials*; `docs/modes.md`, *Page*)", pages); !slices.Equal(bad, []string{"docs/modes.md, *Trials*"}) {
+		t.Errorf("of three sections %q were not found", bad)
+	}
+}
+
+// The equations of docs/theory.md and docs/compression.md have the numbers 1, 2, …, in order, and text refers to no
+// other.
+func TestEquations(t *testing.T) {
+	label := regexp.MustCompile(`(?m)^    .* {3}\((\d+)\)$`)
+	for _, name := range []string{"docs/theory.md", "docs/compression.md"} {
+		b, err := os.ReadFile(filepath.Join(repository, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, m := range label.FindAllStringSubmatch(string(b), -1) {
+			if n++; m[1] != strconv.Itoa(n) {
+				t.Errorf("%s: equation %s after %d", name, m[1], n-1)
+			}
+		}
+		if n < 8 {
+			t.Errorf("%s: %d equations", name, n)
+		}
+		for _, m := range regexp.MustCompile(`(?m)(?:^|[ (])\((\d+)\)`).FindAllStringSubmatch(string(b), -1) {
+			if k, _ := strconv.Atoi(m[1]); k < 1 || k > n {
+				t.Errorf("%s refers to equation %s of %d", name, m[1], n)
+			}
+		}
 	}
 }
 

@@ -16,11 +16,9 @@ func page() string {
 	var b strings.Builder
 	b.WriteString(`# Combinations of features
 
-Which features a job cannot have together, why, and what to use instead.
-A feature that is not listed combines with every other one; so do two features without a common number.
-The page is written by ` + "`go test ./job/combinations -update`" + ` from the table that checks jobs (` + "`job/combinations`" + `).
-A test builds a configuration for each pair of features and compares the check with the table.
-Another test trains a small job for each allowed pair of architecture, copies, coordinators, codecs, baselines, trees and TLS.
+Which features a job cannot have together; all others combine.
+Numbers are rows of the table.
+` + "`go test ./job/combinations -update`" + ` writes this page from the table that checks jobs; tests compare the two, and train a small job for each allowed pair of architecture, copies, coordinators, codecs, baselines, trees and TLS.
 
 `)
 	for i, n := range names {
@@ -30,11 +28,9 @@ Another test trains a small job for each allowed pair of architecture, copies, c
 				rows = append(rows, fmt.Sprint(row+1))
 			}
 		}
-		fmt.Fprintf(&b, "- **%s**: %s", n.Short, n.Long)
 		if rows != nil {
-			fmt.Fprintf(&b, " (%s)", strings.Join(rows, ", "))
+			fmt.Fprintf(&b, "- **%s**: %s (%s)\n", n.Short, n.Long, strings.Join(rows, ", "))
 		}
-		b.WriteString("\n")
 	}
 	b.WriteString("\n| | rejected together | why | instead |\n|---|---|---|---|\n")
 	for i, r := range Refusals {

@@ -74,6 +74,6 @@ const QueueParts = 8
 // and an exchange of nine tenths of an iteration is already only a third of the time of 16 steps and one exchange.
 const MostLocal = 16
 
-// leastSteepness is a hundredth of the steepness at which SGD without momentum diverges (28): a smaller measured
+// leastSteepness is a hundredth of the steepness at which SGD without momentum diverges (23): a smaller measured
 // steepness has no meaning.
 const leastSteepness = 2. / 100

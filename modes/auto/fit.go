@@ -57,6 +57,6 @@ func fitOfParts(q, batch float64, samples, parts, times, compute []float64) pric
 	return price.Fit{Fixed: median(rest) + q*whole, PerSample: (1 - q) * whole / batch, Part: q * whole}
 }
 
-// load is the right side of (40) in shares of batch samples: how many times Y the given samples in the given parts
+// load is the right side of (32) in shares of batch samples: how many times Y the given samples in the given parts
 // take.
 func load(q, samples, parts, batch float64) float64 { return q*parts + (1-q)*samples/batch }

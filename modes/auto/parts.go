@@ -9,15 +9,15 @@ import (
 // PartCosts estimates the fixed cost of a part of a batch, from workers that change the size of their parts. A batch of
 // k samples in p parts takes, of the computing time Y of an equal share of b samples in one part,
 //
-//	C = Y·(q·p + (1 − q)·k/b)                                                  (40)
+//	C = Y·(q·p + (1 − q)·k/b)                                                  (32)
 //
 // where q, 0 to 1, is the cost of a part whatever its size: kernel launches, one pass of an interpreter through the
 // model, adding up gradients. A queue of samples cuts a share into many parts, so its benefit depends on q.
 //
 // One size of parts does not determine q; two do. When a worker's parts change from x to x' samples, and their times
-// from y to y', by (40)
+// from y to y', by (32)
 //
-//	α = y'/y,    q = (α·x − x')/b / (1 − α + (α·x − x')/b)                      (41)
+//	α = y'/y,    q = (α·x − x')/b / (1 − α + (α·x − x')/b)                      (33)
 //
 // y and y' are medians of the few records on both sides of the change, so other changes of speed, for whatever reason,
 // do not affect them. As q is of a ratio, a worker that becomes slower altogether keeps it. The results of several
@@ -99,13 +99,13 @@ func (p *partCost) known(batch float64) evidence {
 	α := now / y
 	off := α * spread * math.Sqrt(1/float64(len(p.before))+1/float64(len(p.first)))
 	q := partOf(α, was/batch, size/batch)
-	// The derivative of (41), by both of its differences: it is not linear.
+	// The derivative of (33), by both of its differences: it is not linear.
 	off = max(math.Abs(partOf(α+off, was/batch, size/batch)-q), math.Abs(partOf(max(α-off, 0), was/batch, size/batch)-q), 1e-6)
 	e := evidence{q, 1 / (off * off)}
 	return e.with(evidence{p.past.q, p.past.weight / 2})
 }
 
-// partOf is q of (41), with sizes in shares. It is limited to -1 to 2, not 0 to 1, so that noise averages out.
+// partOf is q of (33), with sizes in shares. It is limited to -1 to 2, not 0 to 1, so that noise averages out.
 func partOf(α, was, size float64) float64 {
 	n := α*was - size
 	d := 1 - α + n

@@ -537,11 +537,11 @@ func TestNoPlanForOneWorkerEarly(t *testing.T) {
 
 // With momentum the steepness begins with the prior, and stays there while the measurement allows it. Otherwise it
 // follows the value that is certain, by half at each measurement; a repeated measurement counts once. Bounds of θ are
-// those of (30), and drift makes nothing cheaper than the prior.
+// those of (25), and drift makes nothing cheaper than the prior.
 func TestSteepnessFollows(t *testing.T) {
 	const mu, round = 0.9, 128
 	prior := price.PriorSteepness(mu)
-	theta := func(nu, noise float64) float64 { return nu * (1 - mu) * (1/(1+mu) + noise/round) } // (30)
+	theta := func(nu, noise float64) float64 { return nu * (1 - mu) * (1/(1+mu) + noise/round) } // (25)
 	for _, c := range []struct {
 		name        string
 		least, most float64 // ν that is measured

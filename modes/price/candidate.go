@@ -26,7 +26,7 @@ const (
 // Cost is the expected time for the progress of one update with an exact gradient, by SSGD at the learning rate of the
 // job:
 //
-//	Cost = Interval · Updates · Penalty                                  (22)
+//	Cost = Interval · Updates · Penalty                                  (17)
 //
 // Updates is 1 + φ/S with S the samples of an update: the number of updates that the noise makes necessary, each at
 // its own best learning rate. Penalty is the cost of staleness and of a learning rate that is not the update's best;

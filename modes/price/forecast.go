@@ -31,7 +31,7 @@ type Forecast struct {
 	Steepness float64
 
 	// Velocities is the momentum of a job in which each worker has a velocity: directions are less noisy than
-	// gradients then (36). Zero: they have none.
+	// gradients then (29). Zero: they have none.
 	Velocities float64
 
 	// Fits is the time of an iteration as a function of its samples, by rank, where it was measured. Nil, or a fit that
@@ -86,8 +86,8 @@ const (
 	MinRate, MaxRate = 0.02, 1
 
 	// measuredRate is the maximum θ of a measured drift. The scatter of gradients shows the steepest directions, and
-	// progress is made in the others: the cost of asynchronous updates at SSGD's own best rate, θ = 1 by (24), is for a
-	// network what (24) gives for θ = 0.19 (docs/theory.md).
+	// progress is made in the others: the cost of asynchronous updates at SSGD's own best rate, θ = 1 by (19), is for a
+	// network what (19) gives for θ = 0.19 (bench/RESULTS.md).
 	measuredRate = 0.35
 
 	// SplitPrior is the fraction of an iteration that does not depend on its samples, where it was not measured.

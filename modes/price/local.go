@@ -10,14 +10,14 @@ import (
 const dominates = 0.5
 
 // localRate is the least θ of local steps. A perceptron on six and on ten workers needs 1.3 to 1.5 times the samples of
-// SSGD with four steps and velocities, which is (38) for it, and 1.4 to 1.9 times with plain SGD (bench/RESULTS.md).
+// SSGD with four steps and velocities, which is (35) for it, and 1.4 to 1.9 times with plain SGD (bench/RESULTS.md).
 const localRate = 0.3
 
 // together is the relative worth of samples in local steps, steps of them between two exchanges. After k steps the
 // parameters of a worker differ from the mean of all by the noise of its own gradients, a walk with the squared length
 // η²·k·trΣ/b·(1 − 1/N). Its gradient then differs from the exact one, squared and relatively, by v²·k·(φ/b)·(1 − 1/N).
 // An update shrinks by the mean of that over k = 0 … H − 1 (as in the analysis of Stich 2019, with terms of our own;
-// equation 38 of docs/theory.md).
+// equation 35 of docs/theory.md).
 func (p Price) together(steps, workers int) float64 {
 	if steps < 2 {
 		return 1
@@ -26,7 +26,7 @@ func (p Price) together(steps, workers int) float64 {
 	return max(1-apart, floor)
 }
 
-// localFlow is the flow of a plan with local steps if each worker always takes the same time (equation 37): all steps,
+// localFlow is the flow of a plan with local steps if each worker always takes the same time (equation 34): all steps,
 // and one exchange.
 func (q *problem) localFlow(p modes.Plan) flow {
 	return q.playLocal(p, 1, func(i int, _ star.Worker, _ int) float64 { return q.t[i] })

@@ -11,7 +11,7 @@ import (
 	"star/modes/price"
 )
 
-// Steepness finds the ν of a parameter that swings about its optimum: gradients with noise, momentum, and what (27)
+// Steepness finds the ν of a parameter that swings about its optimum: gradients with noise, momentum, and what (22)
 // makes of them when the exact gradients are known.
 func TestSteepness(t *testing.T) {
 	for _, c := range []struct{ nu, mu, noise float64 }{
@@ -33,7 +33,7 @@ func TestSteepness(t *testing.T) {
 			v = c.mu*v + (1-c.mu)*noisy
 			w -= v
 		}
-		// (30) with φ/B as it is here, tr Σ/B/|G|².
+		// (25) with φ/B as it is here, tr Σ/B/|G|².
 		const round = 1 << 20
 		got := price.Steepness(change/square, scatter/square*round, round, c.mu)
 		if math.Abs(got/c.nu-1) > 0.05 {
@@ -54,7 +54,7 @@ const (
 )
 
 // edge is the largest ν at which a parameter does not swing more and more widely, when p runs with these times and
-// momentum: with heavy ball (28) of SSGD, about (29) of all that is stale.
+// momentum: with heavy ball (23) of SSGD, about (24) of all that is stale.
 func edge(p modes.Plan, times []time.Duration, mu float64, of memory) float64 {
 	n := len(times)
 	stable := func(nu float64) bool {
@@ -129,8 +129,8 @@ func most(v []float64) (m float64) {
 	return m
 }
 
-// What plans bear: SSGD (28), others between (29) and a third more than that where they are a quarter of a round late
-// or more. The table in docs/theory.md.
+// What plans bear: SSGD (23), others between (24) and a third more than that where they are a quarter of a round late
+// or more. The table in bench/RESULTS.md.
 func TestEdges(t *testing.T) {
 	const n = 8
 	times := make([]time.Duration, n)
@@ -162,7 +162,7 @@ func TestEdges(t *testing.T) {
 	}
 	// With a velocity for each worker staleness takes a third of what is borne at most, and mostly nothing.
 	for _, mu := range []float64{.5, .9} {
-		nesterov := 2 * (1 + mu) / ((1 + 2*mu) * (1 - mu)) // (33): z² − (1 + μ)(1 − ηλ)·z + μ·(1 − ηλ) has the root −1 there
+		nesterov := 2 * (1 + mu) / ((1 + 2*mu) * (1 - mu)) // (28): z² − (1 + μ)(1 − ηλ)·z + μ·(1 − ηλ) has the root −1 there
 		for mode, part := range map[string]float64{"ssgd": .98, "groups=0-5,7+6": 1, "x=7": 1, "x=6": 1, "x=4": .9, "x=2": .7, "asgd": .6} {
 			p, err := modes.Parse(mode, n)
 			if err != nil {
@@ -250,8 +250,8 @@ func TestGroupsUnderStrain(t *testing.T) {
 	}
 }
 
-// (31) beside what LeNet paid at three learning rates (docs/theory.md): within a quarter below and a third above, where
-// it is known.
+// (26) beside what LeNet paid at three learning rates (bench/RESULTS.md): within a quarter below and a third above,
+// where it is known.
 func TestStrain(t *testing.T) {
 	const n, batch = 8, 16
 	same := make([]time.Duration, n)

@@ -53,8 +53,8 @@ const MaxTime = 100 * 24 * time.Hour
 // A queue is played for a round (type queue), with times of computing only.
 //
 // A worker always computes or waits, so the versions that pass during all iterations of N workers are N per update, for
-// every plan; with G gradients in an update and none dropped, the mean staleness is N/G − 1. These are equations 5 to 7
-// and 9 of docs/theory.md.
+// every plan; with G gradients in an update and none dropped, the mean staleness is N/G − 1. These are equations 6 to 8
+// and 10 of docs/theory.md.
 func PaceOf(p modes.Plan, times []time.Duration) (Pace, error) {
 	if err := checkTimes(p, times); err != nil {
 		return Pace{}, err

@@ -5,12 +5,12 @@ import (
 	"math"
 )
 
-// Price is the worth of samples to a job, by equations 22 to 25 and 31 of docs/theory.md. Candidates, the controller
+// Price is the worth of samples to a job, by equations 17 to 20 and 26 of docs/theory.md. Candidates, the controller
 // and the analysis of recorded runs all use it. Make one with [New].
 type Price struct {
 	B, φ, y, e float64 // samples of a round; noise scale; φ/B; θ/(1 + φ/B)
 	ν          float64 // steepness
-	walk       float64 // v²·φ/B of (38), of gradients as they are
+	walk       float64 // v²·φ/B of (35), of gradients as they are
 	unit       float64 // time of one unit of cost at SSGD's efficiency
 	best       float64 // efficiency of SSGD
 }
@@ -55,7 +55,7 @@ func priceOf(round, noise, θ, ν, μ float64) Price {
 	return p
 }
 
-// kept is the bracket of (24): the relative worth of a gradient in updates of own samples that were read behind rounds
+// kept is the bracket of (19): the relative worth of a gradient in updates of own samples that were read behind rounds
 // before.
 func (p Price) kept(own, behind float64) float64 {
 	return max(1-p.e*((own+p.φ)/(2*p.B)+behind), floor*p.best)

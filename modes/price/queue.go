@@ -21,7 +21,7 @@ type taker struct {
 }
 
 // round is the duration of a round of total samples, and its samples: all workers take a part; while the parts taken
-// have fewer than total samples, a worker that finishes one takes the next (equation 34 of docs/theory.md). taken then
+// have fewer than total samples, a worker that finishes one takes the next (equation 30 of docs/theory.md). taken then
 // has the samples of each worker.
 func (q *queue) round(ws []taker, total float64) (lasts time.Duration, samples float64) {
 	q.agenda, q.taken = q.agenda[:0], q.taken[:0]

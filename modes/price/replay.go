@@ -61,7 +61,7 @@ func (q *problem) replay(p modes.Plan, h History) flow {
 	}
 	size := make([]float64, n)  // samples
 	scale := make([]float64, n) // of times, for its share
-	longest, most := 0, 0.0     // samples per second without waits: no plan applies more (8)
+	longest, most := 0, 0.0     // samples per second without waits: no plan applies more (9)
 	for i, w := range q.ws {
 		size[w] = float64(p.Share(w, q.f.Batch))
 		scale[w] = (q.fit[i].Fixed + q.fit[i].PerSample*size[w]) / (q.fit[i].Fixed + q.fit[i].PerSample*q.b)

@@ -155,7 +155,7 @@ func (s *search) orders() {
 		}
 		tried[x] = true
 		own := float64(x) * s.b
-		if !s.worth(s.undropped(s.b*s.maxRate, s.maxRate/float64(x), own, float64(x))) { // (8)
+		if !s.worth(s.undropped(s.b*s.maxRate, s.maxRate/float64(x), own, float64(x))) { // (9)
 			return
 		}
 		i := s.order(x)
@@ -242,7 +242,7 @@ func (s *search) partition(kind string, ends []int, shares bool) {
 // slow member of a fast group for a fast one of a slow group makes one of them faster and none slower. A plan of
 // groups makes
 //
-//	Σ_g f_g·S_g/B·(1 − e·((S_g + φ)/2B + 1 − S_g/B))                     (26)
+//	Σ_g f_g·S_g/B·(1 − e·((S_g + φ)/2B + 1 − S_g/B))                     (21)
 //
 // progress per second. The staleness of a group is what the others apply, so it separates into terms of each group
 // alone, and dynamic programming over the ends of groups finds the best partition. stale replaces e where it is the

@@ -130,7 +130,7 @@ func TestChange(t *testing.T) {
 		t.Errorf("%+v, %v", again, err)
 	}
 	// One update of SSGD, then four of half the samples, of staleness 0, 0, 2 and 1, in which one, half and half a round
-	// were applied since: (24) with B = φ = 20 and θ = 0.1, so v = 0.05. Means are those of the last 32 rounds.
+	// were applied since: (19) with B = φ = 20 and θ = 0.1, so v = 0.05. Means are those of the last 32 rounds.
 	worth, weight, size, behind := 0.0, 0.0, 0.0, 0.0
 	for _, u := range []struct{ samples, behind float64 }{{20, 0}, {10, 0}, {10, 0}, {10, 1}, {10, 0.5}} {
 		keep := math.Exp(-u.samples / 20 / 32)

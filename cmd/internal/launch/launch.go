@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -351,6 +352,10 @@ func (r *Launch) aim() error {
 	return nil
 }
 
+// ompThreads is the number of threads of PyTorch, NumPy and other libraries with OpenMP. Unset, each worker of this
+// host would have a thread for every processor, and threads that wait for each other would keep others from computing.
+const ompThreads = "OMP_NUM_THREADS"
+
 // child builds the command of a process. Its settings are in the environment.
 func (r *Launch) child(role string, rank int) *child {
 	c := &child{name: fmt.Sprintf("%s %d", role, rank), role: role, rank: rank}
@@ -372,6 +377,9 @@ func (r *Launch) child(role string, rank int) *child {
 	env = append(env, process.LaunchedVariable+"=1")
 	if c.own {
 		env = append(env, own.AgentVariable+"="+self)
+		if r.Spread == nil && os.Getenv(ompThreads) == "" {
+			env = append(env, fmt.Sprintf("%s=%d", ompThreads, cmp.Or(r.job.Threads, max(1, runtime.GOMAXPROCS(0)/r.job.Workers))))
+		}
 	}
 	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }
 	host, _, _ := net.SplitHostPort(r.addr)
