@@ -23,7 +23,7 @@ func table() string {
 	for i, it := range run.Config.items {
 		help := it.help
 		if len(it.choices) > 0 {
-			help += ": " + strings.Join(named(it.choices), ", ")
+			help += " (" + strings.Join(named(it.choices), ", ") + ")"
 		}
 		def := value(it)
 		if other := value(server.Config.items[i]); other != def {

@@ -85,7 +85,7 @@ func (s *Set) Bind(cmd *cobra.Command) {
 	for _, it := range s.items {
 		help := it.help
 		if len(it.choices) > 0 {
-			help += ": " + strings.Join(named(it.choices), ", ")
+			help += " (" + strings.Join(named(it.choices), ", ") + ")"
 		}
 		f := fs.VarPF(&recorder{s: s, it: it}, it.name, "", help)
 		if it.kind == "bool" {
@@ -321,7 +321,7 @@ func (it *item) texts(v *yaml.Node) ([]string, error) {
 			n = n.Alias
 		}
 		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-			return "", fmt.Errorf("want a %s", it.kind)
+			return "", fmt.Errorf("want one %s", it.kind)
 		}
 		return n.Value, nil
 	}

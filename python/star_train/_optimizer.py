@@ -37,11 +37,10 @@ def attach(model: _several.Models, optimizer: Union[torch.optim.Optimizer, Seque
             _steps(o)
             _become(o)
         return optimizer
+    _steps(optimizer)
     if not own:
         name = _rule.rule(optimizer, [])["name"]  # says now what cannot be
         _rule.steps(optimizer, name, list(whole.named_parameters()))
-    else:
-        _steps(optimizer)
     s.own = own
     s.model, s.optimizer, s.early = whole, optimizer, overlap
     if not overlap:

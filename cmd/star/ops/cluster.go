@@ -89,7 +89,7 @@ func clusterServe() *cobra.Command {
 	settings.Var(s, &hosts, "hosts", "", "file of hosts with their capacities, as for star place (default: what processes on a host report)")
 	settings.Var(s, &lease, "lease", 10*time.Second, "how long a silent job counts, and a grant or delay without the service")
 	settings.Var(s, &f.insecure, "insecure", false, "allow listening beyond loopback without TLS or token, and a gossip without key")
-	settings.Var(s, &logLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
+	settings.Var(s, &logLevel, "log-level", "info", "minimum level of log lines", "debug", "info", "warn", "error")
 	settings.Var(s, &logFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")
 	cmd := &cobra.Command{
 		Use:   "serve",

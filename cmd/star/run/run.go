@@ -34,8 +34,8 @@ func runCommand() *cobra.Command {
 job is over. Without flags it is a demonstration: LeNet on generated digits, 2 shards, 4 workers, the last one
 slowed 3x on purpose. With --dataset, --model or --hosts no worker is slowed, unless --slow says so.
 
-With a command, that is started in the place of each worker, with the worker's settings in its environment (STAR_…): a program with a model and data of
-its own (docs/own-model.md).
+A command after -- runs as each worker, with the worker's settings in its environment (STAR_…): a PyTorch script
+(docs/python.md), or a program with its own model and data (docs/own-model.md).
 
 The processes talk TCP over loopback, as they would between hosts. --slow none runs the demonstration without a straggler.`,
 		Args: commandArgs,

@@ -77,7 +77,7 @@ func schedServeCommand() *cobra.Command {
 	settings.Var(s, &insecure, "insecure", false, "ignored: services and jobs always have secrets")
 	settings.Var(s, &peers.Wait, "wait", 2*time.Minute, "with --peers: time in which all services must find each other at the first start")
 	settings.Var(s, &page, "http", "", "address of a page of the schedule, such as 127.0.0.1:7071; none: no page")
-	settings.Var(s, &logLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
+	settings.Var(s, &logLevel, "log-level", "info", "minimum level of log lines", "debug", "info", "warn", "error")
 	settings.Var(s, &logFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")
 	cmd := &cobra.Command{
 		Use:   "serve",
