@@ -27,7 +27,7 @@ type recordLine struct {
 	Load     Seconds     `json:"load"`               // wait for input data
 	Compute  Seconds     `json:"compute"`            // forward and backward, with `injected`
 	Injected Seconds     `json:"injected,omitempty"` // added by `--slow` or a trace
-	Push     Seconds     `json:"push"`               // handing the gradient to every shard's connection
+	Push     Seconds     `json:"push"`               // handing the gradient to every shard's connection; all-reduce: the exchange, with the wait for slower members
 	Wait     Seconds     `json:"wait"`               // of the previous iteration: from the end of its push to the release, or the wait for children in a tree
 	Pull     Seconds     `json:"pull"`               // of the previous iteration: from the release to the last byte of the parameters
 	Transit  Seconds     `json:"transit"`            // of the previous iteration: from the end of its push until all shards had the gradient, by the coordinator's clock

@@ -7,9 +7,9 @@ import (
 	"star"
 )
 
-// PackTallies packs tallies into numbers, for an all-gather of a ring: of each generation, version, and the numbers of carried
-// and dropped riders, and of each rider worker, step and the bits of the weight. Behind them, for
-// tallies with Samples: version, number of members, and the samples of each member.
+// PackTallies packs tallies into numbers, for an all-gather of a ring: of each generation, version, and the numbers of
+// carried and dropped riders, and of each rider worker, step and the bits of the weight. Behind them, for tallies with
+// Samples: version, number of members, and the samples of each member.
 func PackTallies(ts []Tally) []int64 {
 	v := []int64{int64(len(ts))} // never empty
 	for _, t := range ts {
