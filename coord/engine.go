@@ -19,11 +19,5 @@ type ResidualPart = evaluate.Residual
 // RingPlan returns an error if an all-reduce cannot run p. It names what is unsupported, and an alternative.
 func RingPlan(p modes.Plan) error { return engine.RingPlan(p) }
 
-// Scales of the update rule (docs/theory.md).
-const (
-	ScaleRound  = engine.ScaleRound
-	ScaleFiring = engine.ScaleFiring
-	ScaleDamped = engine.ScaleDamped
-
-	ScaleWorkers = engine.ScaleWorkers
-)
+// ScaleFiring is a scale of the update rule (docs/theory.md).
+const ScaleFiring = engine.ScaleFiring

@@ -323,6 +323,38 @@ func (s *Store) undo(l Lease) error {
 	return s.remove(l.Name)
 }
 
+// holder is an actuator that holds at most one lease.
+type holder struct {
+	store   *Store
+	process string
+	held    *Lease // nil: no limit is in force
+}
+
+// Lease returns the lease in force.
+func (h *holder) Lease() (Lease, bool) {
+	if h.held == nil {
+		return Lease{}, false
+	}
+	return *h.held, true
+}
+
+// Undo lifts the limit.
+func (h *holder) Undo() error {
+	if h.held == nil {
+		return nil
+	}
+	unlock, err := h.store.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := h.store.undo(*h.held); err != nil {
+		return err
+	}
+	h.held = nil
+	return nil
+}
+
 // leases counts the leases of this process.
 var leases atomic.Int64
 
@@ -335,7 +367,7 @@ func (s *Store) lease(kind, process string) Lease {
 
 // with returns the lease with other terms.
 func (l Lease) with(limit Limit, until time.Time) Lease {
-	l.Set, l.Expires = TermsOf(limit), nil
+	l.Set, l.Expires = Terms{limit.Delay.Seconds(), limit.Cores, limit.NetOut, limit.NetIn}, nil
 	if !until.IsZero() {
 		t := until.UTC()
 		l.Expires = &t
