@@ -56,7 +56,7 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 	if c.placing.mover.Hold(time.Now(), orders) {
 		return
 	}
-	if len(orders) > 0 && !c.lease.may() {
+	if len(orders) > 0 && !c.lease.May() {
 		return
 	}
 	// In a job with several coordinators another process may take over at any time. So the causes of these orders
@@ -74,8 +74,8 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 		released = released || len(orders[i].Releases) > 0
 	}
 	c.onRecord(orders)
-	if ring, ok := c.engine.(engine.RingEngine); ok && released && c.lease.replaceable() {
-		c.lease.metadata = ring.Metadata(c.lease.term())
+	if ring, ok := c.engine.(engine.RingEngine); ok && released && c.lease.Replaceable() {
+		c.run.metadata = ring.Metadata(c.lease.Term())
 	}
 	c.peers.out.Together(func() {
 		for i := range orders {
@@ -86,7 +86,7 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 
 // onRecord flushes the run log, in a job with several coordinators. tick handles an error of the log.
 func (c *Coordinator) onRecord(orders []engine.Ready) {
-	if c.lease.replaceable() && len(orders) > 0 {
+	if c.lease.Replaceable() && len(orders) > 0 {
 		c.journal.log.Flush()
 	}
 }
@@ -135,7 +135,7 @@ func (c *Coordinator) fire(o *engine.Ready) {
 	c.received(len(f.Gradients))
 	if f.NormFirst || f.Report {
 		n := evaluate.Norm{After: f.Report, Version: f.Version, Noise: o.Noise, Samples: f.Samples}
-		c.measured.norms.Expect(f.Seq, len(c.placing.shards), n)
+		c.measured.norms.Expect(f.Seq, c.placing.Len(), n)
 	}
 	if len(f.Gradients) > 0 {
 		if c.measured.stats.Updates++; c.measured.stats.Updates == worthAfter {
@@ -204,10 +204,10 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	flight := &p.measured.Flight
 	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)
-	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.peers.beside(p, c.placing.owner) {
+	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.peers.beside(p, c.placing.Owners()) {
 		c.flow.links.Pushed(flight.From.Sub(c.journal.begun), flight.To.Sub(c.journal.begun), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.MaxWorkers)
 	}
-	c.peers.send(p, func() error { return transport.Send(p.conn, r, c.lease.metadata) })
+	c.peers.send(p, func() error { return transport.Send(p.conn, r, c.run.metadata) })
 }
 
 // evictions separates evictions from the other orders, which keep their order. Without evictions it returns orders
@@ -245,4 +245,12 @@ func (c *Coordinator) evict(e *engine.Eviction) error {
 		return c.lost(p, e.Why)
 	}
 	return c.drop(p, e.Why)
+}
+
+// flat returns the spans in the format of the run log: start and number of samples of each.
+func flat(spans []Span) (out []int64) {
+	for _, s := range spans {
+		out = append(out, s.Start, int64(s.Count))
+	}
+	return out
 }

@@ -142,7 +142,7 @@ func (c *Coordinator) view(now time.Time) said.View {
 	v := said.View{
 		Elapsed: now.Sub(c.journal.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
 		Workers: c.cfg.MaxWorkers, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Tests: 1,
-		Shards: c.placing.shards, Hosts: c.placing.hosts, Copies: c.placing.copies.On(), Replaceable: c.lease.replaceable(),
+		Shards: c.placing.Shards(), Hosts: c.placing.Hosts(), Copies: c.placing.copies.On(), Replaceable: c.lease.Replaceable(),
 		Move: c.placing.mover.Last(), Eval: c.rounds.Number(),
 	}
 	if c.members.Terms.Known() {
@@ -163,7 +163,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.engine != nil {
 			return nil // from a copy that was made later
 		}
-		if c.placing.hosts[[2]int{p.rank, e.Ready.Shard}] && e.Ready.Version != c.cfg.Resume.Version {
+		if c.placing.Hosts()[[2]int{p.rank, e.Ready.Shard}] && e.Ready.Version != c.cfg.Resume.Version {
 			why := &Error{exitcode.Disagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d",
 				e.Ready.Shard, e.Ready.Version, c.cfg.Resume.Version)}
 			if c.spared(p) {
@@ -172,7 +172,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			return why
 		}
 		c.placing.copies.Loaded(p.rank, e.Ready.Shard, true)
-		c.placing.ready[e.Ready.Shard] = c.placing.copies.Ready(e.Ready.Shard)
+		c.placing.Fill(e.Ready.Shard, c.placing.copies.Ready(e.Ready.Shard))
 		c.tryStart()
 	case wire.KindStored:
 		shards, ok := c.engine.(engine.ShardEngine)
@@ -206,7 +206,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		return c.norm(p, e)
 	case wire.KindSaved:
-		if c.placing.owner[e.Saved.Shard] == p.rank {
+		if c.placing.Owner(e.Saved.Shard) == p.rank {
 			c.perform(c.saves.Part(e.Saved, e.Payload))
 			c.trySaved()
 		}
@@ -274,7 +274,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		c.journal.write(runlog.Compression{Worker: star.Worker(p.rank),
 			Version: e.Compression.Version, Codec: e.Compression.Codec, Why: e.Compression.Why})
 	default:
-		orders, err := c.arch.reported(c.engine, &e.Message)
+		orders, err := c.arch.Reported(c.engine, &e.Message)
 		if err == nil && e.Kind == wire.KindTally && e.Tally.Hash != 0 {
 			return c.compare(e.Tally)
 		}
@@ -310,7 +310,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	if err != nil {
 		return c.drop(p, err)
 	}
-	if c.arch.sharded() {
+	if c.arch.Sharded() {
 		r.Transit = p.measured.Flight.Arrive(time.Now(), &r)
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
@@ -326,6 +326,6 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		c.flow.pacer.Observe(&r)
 	}
 	p.last, p.pushed = r, time.Now()
-	p.measured.Arrived(&r, c.arch.busy(r))
+	p.measured.Arrived(&r, c.arch.Busy(r))
 	return c.carry(orders)
 }

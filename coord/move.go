@@ -40,14 +40,14 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 		}
 	}
 	moving, busy := c.placing.mover.Busy()
-	for i, s := range c.placing.shards {
-		shards = append(shards, ShardStatus{Shard: i, Server: c.placing.owner[i], Bytes: 4 * (s.To - s.From), Moving: busy && moving == i})
+	for i, s := range c.placing.Shards() {
+		shards = append(shards, ShardStatus{Shard: i, Server: c.placing.Owner(i), Bytes: 4 * (s.To - s.From), Moving: busy && moving == i})
 		if c.placing.copies.On() {
 			v, st := c.placing.copies.View(i), &shards[i]
 			st.Term, st.Followers, st.Replicas = v.Term, v.Followers, c.placing.copies.Want()
 		}
 		for j := range servers {
-			if servers[j].Server == c.placing.owner[i] {
+			if servers[j].Server == c.placing.Owner(i) {
 				servers[j].Shards++
 			}
 		}
@@ -62,13 +62,13 @@ func (c *Coordinator) beginMove(e event) error {
 	for i, p := range c.peers.servers {
 		servers[i] = moves.Server{Host: p.hello.Host, Addr: p.hello.Addr, Gone: p.gone}
 	}
-	shard, to, err := moves.Parse(e.control[1:], len(c.placing.shards), servers)
+	shard, to, err := moves.Parse(e.control[1:], c.placing.Len(), servers)
 	moving, busy := c.placing.mover.Busy()
 	switch {
 	case err != nil:
-	case !c.arch.sharded():
+	case !c.arch.Sharded():
 		err = errors.New("an all-reduce has no shards")
-	case c.lease.replaceable():
+	case c.lease.Replaceable():
 		err = errors.New("shards cannot move in a job with --coordinators")
 	case c.placing.copies.On():
 		err = errors.New("shards with copies (--replicas) cannot move")
@@ -80,14 +80,14 @@ func (c *Coordinator) beginMove(e event) error {
 		err = fmt.Errorf("the job waits for workers: %d connected, at least %d needed (--min-workers)", c.engine.View().Live(), c.minWorkers())
 	case len(c.peers.late) > 0:
 		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.peers.late[0].rank)
-	case c.placing.owner[shard] == to:
+	case c.placing.Owner(shard) == to:
 		err = fmt.Errorf("shard %d is at server %d already", shard, to)
 	}
 	if err != nil {
 		e.reply <- reply{err: "move: " + err.Error()}
 		return nil
 	}
-	s, from := c.placing.shards[shard], c.placing.owner[shard]
+	s, from := c.placing.Shard(shard), c.placing.Owner(shard)
 	s.Addr = c.peers.servers[from].hello.Addr
 	j := moves.Job{ShardInfo: s, Source: from, Target: to}
 	c.placing.moveAsked = e.reply
@@ -112,7 +112,7 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 		case moves.Adopt:
 			p := c.peers.servers[e.Server]
 			if e.Stage == wire.Prepare {
-				c.placing.hosts[[2]int{e.Server, e.Shard}] = true
+				c.placing.Host(e.Server, e.Shard)
 			}
 			c.peers.send(p, func() error { return transport.Send(p.conn, e.Adopt, nil) })
 		case moves.Hand:
@@ -121,13 +121,13 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 			c.peers.send(p, func() error { return transport.Send(p.conn, e.Hand, nil) })
 		case moves.Place:
 			p := c.peers.servers[e.Server]
-			c.placing.owner[e.Shard], c.placing.shards[e.Shard].Addr = e.Server, p.hello.Addr
+			c.placing.Put(e.Shard, e.Server, p.hello.Addr)
 			p.hello.Shards++
 			p.copyRate = e.Rate
 		case moves.Route:
 			for w, p := range c.peers.workers {
 				c.peers.send(p, func() error {
-					return transport.Send(p.conn, wire.Route{Worker: star.Worker(w), Shard: e.Shard, Addr: c.placing.shards[e.Shard].Addr}, nil)
+					return transport.Send(p.conn, wire.Route{Worker: star.Worker(w), Shard: e.Shard, Addr: c.placing.Shard(e.Shard).Addr}, nil)
 				})
 			}
 		case moves.Ended:

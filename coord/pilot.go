@@ -12,9 +12,6 @@ import (
 // The pilot's decisions and what the coordinator does with them. Package advisor runs the pilot; its decisions are
 // events.
 
-// Pilot watches a job and changes its plan (--mode auto).
-type Pilot = advice.Pilot
-
 // pilotAction is one of: a Remark with the number of lines that the pilot had read before it, the result of a Study,
 // the answer of the Admission, or the end of a checkpoint.
 type pilotAction struct {
@@ -98,7 +95,7 @@ func (c *Coordinator) deaf() string {
 		return isOver
 	case c.stopping.Frozen():
 		return "the job is being saved, and ends"
-	case c.choice.manual:
+	case c.choice.mode.ByHand():
 		return "star ctl mode has set another plan"
 	}
 	return ""
@@ -112,10 +109,10 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	if because == "" {
 		err := p.Validate(c.cfg.MaxWorkers)
 		if err == nil {
-			p, err = c.cfg.uncut(p)
+			p, err = c.cfg.Uncut(p)
 		}
 		if err == nil {
-			err = c.arch.fits(p)
+			err = c.arch.Fits(p)
 		}
 		if err != nil {
 			because = err.Error()

@@ -49,7 +49,7 @@ func (c *Coordinator) enter(p *peer) {
 	again := c.members.Enter(p.rank)
 	c.log.Info(map[bool]string{true: "worker rejoined", false: "worker joined"}[again], "worker", p.rank, "step", c.engine.View().Worker(w).Step, "version", c.engine.View().Version)
 	c.thin()
-	c.lease.persist(c.enlist)
+	c.lease.Persist(c.enlist)
 	c.issue(orders)
 	if err := c.resize(); err != nil && c.run.sick == nil {
 		c.run.sick = err // ends the job with the next orders

@@ -118,7 +118,7 @@ func (c *Coordinator) due() (eval, save bool) {
 // checkpoint is kept and not written again.
 func (c *Coordinator) savedAlready() bool {
 	v := c.engine.View().Next
-	if !c.saves.Complete(c.cfg.checkpointID(v)) {
+	if !c.saves.Complete(c.cfg.CheckpointID(v)) {
 		return false
 	}
 	c.log.Debug("no update since the last checkpoint", "path", c.measured.result.Checkpoint, "version", v)
@@ -200,7 +200,7 @@ func (c *Coordinator) evaluateLast(test bool) {
 	c.rounds.Start(test, true, c.evaluators(true))
 	c.engine.End(engine.Finish)
 	for _, w := range c.evaluators(true) {
-		c.release(wire.Release{Worker: w, Version: c.engine.View().Version, Action: wire.Finish, Pull: len(c.placing.shards) > 0})
+		c.release(wire.Release{Worker: w, Version: c.engine.View().Version, Action: wire.Finish, Pull: c.placing.Len() > 0})
 	}
 }
 
@@ -209,7 +209,7 @@ func (c *Coordinator) evaluateLast(test bool) {
 func (c *Coordinator) startSave() {
 	cut := c.engine.Save()
 	c.perform(c.saves.Start(evaluate.Cut{
-		ID: c.cfg.checkpointID(cut.Version), Version: cut.Version, Seq: cut.Seq, Writer: cut.Writer, Shards: len(c.placing.shards), Final: c.rounds.Final(),
+		ID: c.cfg.CheckpointID(cut.Version), Version: cut.Version, Seq: cut.Seq, Writer: cut.Writer, Shards: c.placing.Len(), Final: c.rounds.Final(),
 	}, c.coded(), time.Now()))
 	c.trySaved()
 }
@@ -217,12 +217,12 @@ func (c *Coordinator) startSave() {
 // freezeFirst makes workers with codecs save their residuals before the releases that follow an update, if a checkpoint
 // will follow it. In a ring members are asked after the releases.
 func (c *Coordinator) freezeFirst() {
-	if !c.arch.sharded() {
+	if !c.arch.Sharded() {
 		return
 	}
 	if _, save := c.due(); save {
 		v := c.engine.View().Version
-		c.perform(c.saves.Early(c.cfg.checkpointID(v), v, c.coded()))
+		c.perform(c.saves.Early(c.cfg.CheckpointID(v), v, c.coded()))
 	}
 }
 
@@ -242,7 +242,7 @@ func (c *Coordinator) coded() (out []evaluate.Coded) {
 func (c *Coordinator) savedAt(p *peer, e event) error {
 	w := star.Worker(p.rank)
 	switch {
-	case c.arch.sharded() || e.Saved.Shard > 0:
+	case c.arch.Sharded() || e.Saved.Shard > 0:
 		if p.codec == "" {
 			return c.drop(p, errors.New("a part of a checkpoint that it was not asked for"))
 		}

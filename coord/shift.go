@@ -32,14 +32,6 @@ func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	}
 }
 
-// shiftStatus is the part of the status on moves of shards; nil without Config.Shift.
-func (c *Coordinator) shiftStatus() *ShiftStatus {
-	if !c.cfg.Shift {
-		return nil
-	}
-	return c.flow.shifts.Clone()
-}
-
 // inflow measures how the push of a released worker arrived at each server on another host.
 func (c *Coordinator) inflow(p *peer) {
 	f := &p.measured.Flight
@@ -47,12 +39,7 @@ func (c *Coordinator) inflow(p *peer) {
 		return
 	}
 	part := min(p.last.NetOut/float64(4*c.members.Terms.Hello().Params), 1) // gradients may be compressed
-	bytes := map[int]float64{}
-	for i, owner := range c.placing.owner {
-		if c.peers.site(c.peers.servers[owner]) != c.peers.site(p) {
-			bytes[owner] += part * float64(4*(c.placing.shards[i].To-c.placing.shards[i].From))
-		}
-	}
+	bytes := c.placing.Inflow(part, func(rank int) bool { return c.peers.site(c.peers.servers[rank]) != c.peers.site(p) })
 	c.flow.links.Arrived(p.rank, f.From.Sub(c.journal.begun), bytes, c.cfg.MaxWorkers)
 }
 

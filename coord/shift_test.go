@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"star/coord/architecture"
 	"star/coord/membership"
 	"star/coord/moves"
 	"star/coord/session"
@@ -14,9 +15,9 @@ import (
 // The inflow of a server is measured from each worker's push, from its beginning until that server held all of it, and
 // only for workers on other hosts. A shard that has moved is measured again.
 func TestInflow(t *testing.T) {
-	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, MaxWorkers: 2}, journal: journal{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}}, flow: flow{links: moves.NewLinks(true)}}
+	c := &Coordinator{arch: architecture.Of(&Config{}), cfg: Config{Shift: true, MaxWorkers: 2}, journal: journal{begun: time.Unix(1000, 0)}, flow: flow{links: moves.NewLinks(true)}}
 	c.members.Terms.Set(wire.Hello{Params: 1000}, session.Enrolment{})
-	c.placing.shards = []wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
+	c.placing.Inherit([]wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}, []int{0, 1, 1})
 	c.peers.servers = []*peer{{rank: 0, place: &membership.Place{Site: "a"}}, {rank: 1, place: &membership.Place{Site: "b"}}, {rank: 2, place: &membership.Place{Site: "c"}}}
 	c.peers.workers = []*peer{{rank: 0, place: &membership.Place{Site: "b"}}, {rank: 1, place: &membership.Place{Site: "d"}}}
 	for _, s := range c.peers.servers[:2] {

@@ -19,7 +19,7 @@ func (c *Coordinator) growTree() error {
 	var members []traffic.Member
 	for w, p := range c.peers.workers {
 		if p != nil && !p.gone {
-			members = append(members, traffic.Member{Worker: w, Host: c.peers.site(p), Beside: c.peers.beside(p, c.placing.owner), Reachable: c.engine.View().Worker(star.Worker(w)).Reachable})
+			members = append(members, traffic.Member{Worker: w, Host: c.peers.site(p), Beside: c.peers.beside(p, c.placing.Owners()), Reachable: c.engine.View().Worker(star.Worker(w)).Reachable})
 		}
 	}
 	plan, now := c.engine.View().Plan, c.engine.View()
@@ -43,7 +43,7 @@ func (c *Coordinator) watchLink() {
 	}
 	var far []int
 	for w, q := range c.peers.workers {
-		if q != nil && !q.gone && !c.peers.beside(q, c.placing.owner) {
+		if q != nil && !q.gone && !c.peers.beside(q, c.placing.Owners()) {
 			far = append(far, w)
 		}
 	}
@@ -65,12 +65,12 @@ type pushers struct{ c *Coordinator }
 
 func (v pushers) Pushing(w star.Worker) bool {
 	q, a := v.c.peers.workers[w], v.c.engine.View().Worker(w)
-	return q != nil && !q.gone && !a.Parked && !a.Waiting && !v.c.peers.beside(q, v.c.placing.owner)
+	return q != nil && !q.gone && !a.Parked && !a.Waiting && !v.c.peers.beside(q, v.c.placing.Owners())
 }
 
 func (v pushers) Next(w star.Worker) bool {
 	q := v.c.peers.workers[w]
-	return q != nil && !v.c.rounds.Tells(star.Worker(q.rank)) && !v.c.peers.beside(q, v.c.placing.owner)
+	return q != nil && !v.c.rounds.Tells(star.Worker(q.rank)) && !v.c.peers.beside(q, v.c.placing.Owners())
 }
 
 // graft puts the present tree into a plan without one. Plans that cannot use a tree stay as they are.

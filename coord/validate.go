@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"errors"
 	"fmt"
 
 	"star"
@@ -13,7 +12,7 @@ import (
 	"star/transport/wire"
 )
 
-// Validation compares updates with a validation gradient (Zeno++).
+// Validation (config.Validation) compares updates with a validation gradient (Zeno++).
 //
 // One more member, the validator, computes that gradient from the parameters of one version and pushes it to the
 // shards, like a worker with the rank after the last. When all shards hold it, a Fire without an update makes all of
@@ -28,20 +27,6 @@ import (
 // The loss of the validator stops nothing: from then on gradients are applied with factor 1. A new validator is asked
 // for a gradient at once, and gradients are judged again when that is in use. Validation needs parameter servers, and
 // makes every Fire ask for the norm first (Config.Norm), because the judgement comes before the update.
-type Validation struct {
-	// Every is how many gradients are received between two of the validator's, which it computes while updates
-	// continue. Zero means 1.
-	Every int
-
-	// Judge returns the factor of an update.
-	Judge func(Evidence) Verdict
-}
-
-// Evidence and Verdict are the argument and the result of Validation.Judge.
-type (
-	Evidence = evaluate.Evidence
-	Verdict  = evaluate.Verdict
-)
 
 // enrolValidator accepts the validator, or rejects it: with exit code 78 if the job uses none, 2 if it already has one,
 // 75 if the job ends. Its rank is the one after the workers', by which shards recognise its gradients.
@@ -67,7 +52,7 @@ func (c *Coordinator) enrolValidator(p *peer) {
 // than the workers' is rejected: a product of their gradients would mean nothing.
 func (c *Coordinator) welcomeValidator() {
 	p := c.judging.validator
-	if p == nil || p.gone || p.welcomed || !c.placing.assigned {
+	if p == nil || p.gone || p.welcomed || !c.placing.Assigned() {
 		return
 	}
 	if no := c.members.Terms.Judge(&p.hello); no != nil {
@@ -82,7 +67,7 @@ func (c *Coordinator) welcomeValidator() {
 	}
 	c.peers.send(p, func() error {
 		return transport.Send(p.conn, wire.Welcome{
-			Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.placing.shards, Elapsed: c.journal.elapsed(), Pass: c.members.Pass(p.rank, c.lease.term(), step),
+			Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.placing.Shards(), Elapsed: c.journal.elapsed(), Pass: c.members.Pass(p.rank, c.lease.Term(), step),
 		}, nil)
 	})
 }
@@ -135,7 +120,7 @@ func (c *Coordinator) letBegin(first bool) error {
 // the gradient of its next step.
 func (c *Coordinator) validate() {
 	p, version := c.judging.validator, c.engine.View().Version
-	c.judging.checks.Ask(version, len(c.placing.shards))
+	c.judging.checks.Ask(version, c.placing.Len())
 	c.peers.send(p, func() error {
 		return transport.Send(p.conn, wire.Release{Worker: star.Worker(p.rank), Version: version, Pull: true}, nil)
 	})
@@ -171,19 +156,4 @@ func (c *Coordinator) verdict(seq int64, n *evaluate.Norm) float64 {
 	c.journal.write(runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
 		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.Version - 1 - c.judging.checks.Version()})
 	return v.Factor
-}
-
-// errNoJudge is an error in the caller's program.
-var errNoJudge = errors.New("coord: a validation without a judge")
-
-// check returns why a configuration is invalid.
-func (v *Validation) check(cfg *Config) error {
-	switch {
-	case v == nil:
-		return nil
-	case v.Judge == nil:
-		return errNoJudge
-	}
-	cfg.Norm = true
-	return nil
 }
