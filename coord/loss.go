@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/copies"
 	"star/internal/exitcode"
 	"star/internal/poison"
 	"star/runlog"
@@ -82,34 +83,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if p.role == wire.RoleServer {
 		p.hangUp()
 		if p.rank >= 0 && p.rank < len(c.peers.servers) && c.peers.servers[p.rank] == p {
-			if c.engine == nil && !c.placing.Assigned() {
-				c.peers.servers[p.rank] = nil // it may come back
-				c.forget(p.rank)
-				return nil
-			}
-			// only a candidate to coordinate
-			if c.lease.Replaceable() && p.hello.Shards == 0 && (!c.placing.copies.On() || c.engine == nil || p.rank < c.cfg.Coordinators) {
-				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
-				return nil
-			}
-			if c.placing.copies.On() && (c.engine != nil || c.takeover.Trained() && c.placing.Assigned()) && (p.rank != 0 || c.lease.Replaceable()) {
-				return c.lostServer(p, why)
-			}
-			if c.engine == nil && c.spared(p) {
-				if err := c.lostServer(p, why); err != nil {
-					return err
-				}
-				for shard := range c.placing.Len() {
-					c.placing.Fill(shard, c.placing.copies.Ready(shard))
-				}
-				c.tryStart()
-				return nil
-			}
-			if c.engine != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare server
-				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
-				return c.move(c.placing.mover.Gone(p.rank, why))
-			}
-			return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
+			return c.withoutServer(p, why)
 		}
 		return nil
 	}
@@ -152,6 +126,37 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		return err
 	}
 	return c.tryFinish()
+}
+
+// withoutServer carries out what follows from the loss of a server. An error is that of lost.
+func (c *Coordinator) withoutServer(p *peer, why error) error {
+	switch c.placing.copies.Lost(copies.Loss{
+		Rank: p.rank, Begun: c.engine != nil, Trained: c.takeover.Trained(), Assigned: c.placing.Assigned(), Replaceable: c.lease.Replaceable(), Candidate: p.rank < c.cfg.Coordinators,
+		HasShards: p.hello.Shards > 0, Spared: c.engine == nil && c.placing.Assigned() && c.spared(p),
+	}) {
+	case copies.Free:
+		c.peers.servers[p.rank] = nil // it may come back
+		c.forget(p.rank)
+		return nil
+	case copies.Nothing:
+		c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
+		return nil
+	case copies.Idle:
+		c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
+		return c.move(c.placing.mover.Gone(p.rank, why))
+	case copies.Continue:
+		return c.lostServer(p, why)
+	case copies.Begin:
+		if err := c.lostServer(p, why); err != nil {
+			return err
+		}
+		for shard := range c.placing.Len() {
+			c.placing.Fill(shard, c.placing.copies.Ready(shard))
+		}
+		c.tryStart()
+		return nil
+	}
+	return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
 }
 
 // removeWorker removes a worker from the job. Before the start its rank becomes free, without a line in the run log.

@@ -3,7 +3,6 @@ package coord
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -63,25 +62,17 @@ func (c *Coordinator) beginMove(e event) error {
 		servers[i] = moves.Server{Host: p.hello.Host, Addr: p.hello.Addr, Gone: p.gone}
 	}
 	shard, to, err := moves.Parse(e.control[1:], c.placing.Len(), servers)
-	moving, busy := c.placing.mover.Busy()
-	switch {
-	case err != nil:
-	case !c.arch.Sharded():
-		err = errors.New("an all-reduce has no shards")
-	case c.lease.Replaceable():
-		err = errors.New("shards cannot move in a job with --coordinators")
-	case c.placing.copies.On():
-		err = errors.New("shards with copies (--replicas) cannot move")
-	case busy:
-		err = fmt.Errorf("shard %d is moving: one at a time", moving)
-	case c.rounds.Final() || c.run.ended:
-		err = errors.New("the job is about to end")
-	case c.members.Shortage.On():
-		err = fmt.Errorf("the job waits for workers: %d connected, at least %d needed (--min-workers)", c.engine.View().Live(), c.minWorkers())
-	case len(c.peers.late) > 0:
-		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.peers.late[0].rank)
-	case c.placing.Owner(shard) == to:
-		err = fmt.Errorf("shard %d is at server %d already", shard, to)
+	if err == nil {
+		a := moves.Asked{
+			Sharded: c.arch.Sharded(), Replaceable: c.lease.Replaceable(), Copies: c.placing.copies.On(), Ends: c.rounds.Final() || c.run.ended, Coming: -1, Owner: c.placing.Owner,
+		}
+		if c.members.Shortage.On() {
+			a.Short = fmt.Sprintf("%d connected, at least %d needed (--min-workers)", c.engine.View().Live(), c.minWorkers())
+		}
+		if len(c.peers.late) > 0 {
+			a.Coming = c.peers.late[0].rank
+		}
+		err = c.placing.mover.Refuse(shard, to, &a)
 	}
 	if err != nil {
 		e.reply <- reply{err: "move: " + err.Error()}

@@ -271,42 +271,27 @@ func (c *Coordinator) trySaved() {
 // write writes the manifest of a checkpoint, in its own goroutine: disks, and stores on a network even more, take
 // longer than workers should wait for their next batch.
 func (c *Coordinator) write(e evaluate.Write) {
-	w := &written{id: e.ID, err: e.Err}
-	saved := c.cfg.Saved
-	if !c.takeover.On() {
-		saved = nil
-	}
-	done := func() {
-		c.in.post(inside(kindPilotAction, internal{action: &pilotAction{written: w}}))
-	}
-	if e.Err != nil {
-		go func() {
-			if !w.completed(saved) && c.cfg.Discard != nil {
-				c.cfg.Discard(w.id)
-			}
-			done()
-		}()
-		return
-	}
-	// a log must reach at least as far as its checkpoints, even if this process is killed; tick handles the error
-	c.journal.log.Flush()
-	at := *c.engine.View().Saved
-	whole := Checkpoint{
-		ID: e.ID, Generation: c.cfg.Generation, Progress: at, Enrolment: *c.members.Terms.Enrolled(), Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash,
-		Params: c.members.Terms.Hello().Params, Buffers: c.rounds.Buffers(), Parts: e.Parts, Residuals: e.Residuals, Records: c.measured.memory.Records(),
-	}
-	go func() {
-		if w.path, w.err = c.cfg.Save(whole); w.err != nil {
-			w.completed(saved)
+	k := &Checkpoint{ID: e.ID}
+	if e.Err == nil {
+		// a log must reach at least as far as its checkpoints, even if this process is killed; tick handles the error
+		c.journal.log.Flush()
+		*k = Checkpoint{
+			ID: e.ID, Generation: c.cfg.Generation, Progress: *c.engine.View().Saved, Enrolment: *c.members.Terms.Enrolled(), Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash,
+			Params: c.members.Terms.Hello().Params, Buffers: c.rounds.Buffers(), Parts: e.Parts, Residuals: e.Residuals, Records: c.measured.memory.Records(),
 		}
-		done()
+	}
+	successor := c.takeover.On()
+	go func() {
+		var w written
+		w.path, w.err = c.cfg.Finish(k, e.Err, successor)
+		c.in.post(inside(kindPilotAction, internal{action: &pilotAction{written: &w}}))
 	}()
 }
 
 // written is the result of writing a checkpoint.
 type written struct {
-	id, path string
-	err      error
+	path string
+	err  error
 }
 
 // saidWritten ends a checkpoint. A failed checkpoint is recorded, and the next one is made when it is due; only the
@@ -345,17 +330,4 @@ func round4(x float64) float64 {
 		return x
 	}
 	return math.Round(x*1e4) / 1e4
-}
-
-// completed reports whether the previous coordinator has completed the checkpoint that could not be written. That one
-// is kept: it has the same version and generation.
-func (w *written) completed(saved func(id string) (path string, ok bool)) bool {
-	if saved == nil {
-		return false
-	}
-	path, ok := saved(w.id)
-	if ok {
-		w.path, w.err = path, nil
-	}
-	return ok
 }

@@ -99,3 +99,24 @@ func (c *Config) PatienceOfShards(params int64) time.Duration {
 	}
 	return time.Minute + time.Duration(params>>18)*time.Second
 }
+
+// Finish writes the manifest of a checkpoint and returns its path. failed is why one of its parts could not be written;
+// then the checkpoint fails, and what it left is discarded. successor: the previous coordinator may have completed the
+// checkpoint, with the same version and generation. That one is kept. Finish may take long.
+func (c *Config) Finish(k *Checkpoint, failed error, successor bool) (path string, err error) {
+	err = failed
+	if err == nil {
+		if path, err = c.Save(*k); err == nil {
+			return path, nil
+		}
+	}
+	if successor && c.Saved != nil {
+		if path, ok := c.Saved(k.ID); ok {
+			return path, nil
+		}
+	}
+	if failed != nil && c.Discard != nil {
+		c.Discard(k.ID)
+	}
+	return "", err
+}

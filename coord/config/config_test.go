@@ -48,3 +48,33 @@ func TestCheck(t *testing.T) {
 		t.Errorf("%v, %+v", err, cfg)
 	}
 }
+
+func TestFinish(t *testing.T) {
+	full, part := errors.New("the disk is full"), errors.New("a part is missing")
+	for _, c := range []struct {
+		name                 string
+		save, failed         error
+		successor, completed bool
+		path                 string
+		err                  error
+		calls                string
+	}{
+		{name: "written", path: "new", calls: "save"},
+		{name: "not written", save: full, err: full, calls: "save"},
+		{name: "a part failed", failed: part, err: part, calls: "discard"},
+		{name: "completed by the previous one", save: full, successor: true, completed: true, path: "old", calls: "save saved"},
+		{name: "a part failed, and completed", failed: part, successor: true, completed: true, path: "old", calls: "saved"},
+		{name: "a part failed after a takeover", failed: part, successor: true, err: part, calls: "saved discard"},
+	} {
+		var calls []string
+		cfg := Config{
+			Save:    func(Checkpoint) (string, error) { calls = append(calls, "save"); return "new", c.save },
+			Saved:   func(string) (string, bool) { calls = append(calls, "saved"); return "old", c.completed },
+			Discard: func(string) { calls = append(calls, "discard") },
+		}
+		path, err := cfg.Finish(&Checkpoint{ID: "c5"}, c.failed, c.successor)
+		if path != c.path || err != c.err || strings.Join(calls, " ") != c.calls {
+			t.Errorf("%s: %q, %v after %v", c.name, path, err, calls)
+		}
+	}
+}
