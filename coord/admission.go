@@ -29,7 +29,7 @@ func (c *Coordinator) permitted(effects []advisor.Effect) error {
 		switch e := e.(type) {
 		case advisor.Answered:
 			l := runlog.Admission{Plan: e.Plan.String(), Granted: e.OK, Now: c.engine.View().Plan.String(), Why: e.Ruling.Why, After: e.After}
-			c.journal.note(l)
+			c.journal.Note(l)
 			c.log.Info("admission decided", "mode", l.Plan, "granted", e.OK, "why", l.Why)
 		case advisor.Install:
 			err = c.install(e.Plan, runlog.Plan{Why: e.Why, Predicted: runlog.Number(e.Predicted), After: e.After})
@@ -42,7 +42,7 @@ func (c *Coordinator) permitted(effects []advisor.Effect) error {
 		case advisor.GiveBack:
 			c.cfg.Admission.Yield()
 		case advisor.Denied:
-			c.choice.permits.Deny(e.Ruling, c.journal.elapsed().Seconds())
+			c.choice.permits.Deny(e.Ruling, c.journal.Elapsed().Seconds())
 		}
 		if err != nil {
 			return err

@@ -38,7 +38,7 @@ func (c *Coordinator) tryStart() {
 	absent := c.members.Begin()
 	c.peers.apart(absent)
 	if c.cfg.Pilot == nil { // a pilot reads every record, and a replay of its decisions reads them in the log
-		c.journal.log.Sample(c.cfg.MaxWorkers)
+		c.journal.Sample(c.cfg.MaxWorkers)
 	}
 	if c.members.Terms.AllAlike() {
 		c.cfg.Pilot = nil // all workers exchange alike: there is no mode to choose
@@ -58,12 +58,12 @@ func (c *Coordinator) tryStart() {
 	if c.cfg.Pilot != nil {
 		c.startPilot()
 	}
-	at := c.journal.elapsed()
+	at := c.journal.Elapsed()
 	line := runlog.Train{Workers: c.cfg.MaxWorkers, Shards: c.placing.Len(),
 		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Data: c.members.Terms.Enrolled().Data,
 		Epoch: c.members.Terms.Enrolled().Samples, Limit: c.expected(), Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
 	}
-	c.journal.note(line)
+	c.journal.Note(line)
 	c.log.Info("training started", "workers", c.engine.View().Live(), "shards", c.placing.Len(), "parameters", c.members.Terms.Hello().Params,
 		"model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data, "mode", c.words(c.cfg.Plan))
 	c.caution()

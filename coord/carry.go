@@ -87,7 +87,7 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 // onRecord flushes the run log, in a job with several coordinators. tick handles an error of the log.
 func (c *Coordinator) onRecord(orders []engine.Ready) {
 	if c.lease.Replaceable() && len(orders) > 0 {
-		c.journal.log.Flush()
+		c.journal.Flush()
 	}
 }
 
@@ -153,7 +153,7 @@ func (c *Coordinator) fire(o *engine.Ready) {
 // record writes the updates that the engine has ordered to the run log, in the order of its decisions, whenever they
 // are carried out. Orders that are held are recorded once.
 func (c *Coordinator) record(orders []engine.Ready) {
-	c.measured.putAside(&c.journal, c.engine.View().Aside)
+	c.measured.putAside(&c.journal, c.log, c.engine.View().Aside)
 	for i := range orders {
 		if o := &orders[i]; o.Fire.Seq > 0 && !o.Silent && !o.Recorded {
 			o.Recorded = true
@@ -167,7 +167,7 @@ func (c *Coordinator) record(orders []engine.Ready) {
 // after it.
 func (c *Coordinator) recordFire(o *engine.Ready) {
 	f := &o.Fire
-	at := c.journal.elapsed()
+	at := c.journal.Elapsed()
 	line := runlog.Fire{Seq: f.Seq, Version: f.Version, Samples: o.Used, Staleness: append([]int64{}, o.Stale...)}
 	gradients, dropped := f.Gradients, f.Dropped
 	if o.Members != nil || o.Dropped != nil { // with a tree the Fire may name fewer
@@ -180,9 +180,9 @@ func (c *Coordinator) recordFire(o *engine.Ready) {
 	line.Pieces = flat(o.Pieces)
 	line.Round, line.More = o.Round, o.More
 	e := runlog.Entry(line)
-	c.journal.log.Write(at, e)
+	c.journal.WriteAt(at, e)
 	c.leftOut(o.Poison)
-	c.journal.tell(at, e)
+	c.journal.Tell(at, e)
 }
 
 // release sends a Release after the orders that wait for copies.
@@ -205,7 +205,7 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)
 	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.peers.beside(p, c.placing.Owners()) {
-		c.flow.links.Pushed(flight.From.Sub(c.journal.begun), flight.To.Sub(c.journal.begun), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.MaxWorkers)
+		c.flow.links.Pushed(c.journal.At(flight.From), c.journal.At(flight.To), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.MaxWorkers)
 	}
 	c.peers.send(p, func() error { return transport.Send(p.conn, r, c.run.metadata) })
 }

@@ -81,7 +81,7 @@ func (c *Coordinator) stopStream(by string) (limit int64, err error) {
 	}
 	c.engine.End(engine.Stop)
 	c.measured.result.Ended = by
-	c.journal.write(runlog.Stop{Limit: limit, Why: by})
+	c.journal.Write(runlog.Stop{Limit: limit, Why: by})
 	c.log.Info("stopping", "at_samples", limit, "why", by)
 	return limit, nil
 }
@@ -107,7 +107,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		}
 		now := c.engine.View().Plan.String()
 		line := runlog.Plan{Plan: now, From: now, Why: why + " mode auto", Predicted: runlog.Number(math.NaN())}
-		c.journal.note(line)
+		c.journal.Note(line)
 		words := c.words(c.engine.View().Plan)
 		return modeChange{From: words, To: words, Version: c.engine.View().Version}, nil
 	}
@@ -182,7 +182,7 @@ func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	if line.After == 0 { // no prediction
 		line.Predicted = runlog.Number(math.NaN())
 	}
-	c.journal.note(line)
+	c.journal.Note(line)
 	c.log.Info("mode changed", "from", c.words(from), "to", c.words(p), "why", line.Why)
 	return c.carry(c.engine.Install(p))
 }

@@ -49,6 +49,7 @@ import (
 	"star/coord/ending"
 	"star/coord/engine"
 	"star/coord/evaluate"
+	"star/coord/journal"
 	"star/coord/lease"
 	"star/coord/measure"
 	"star/coord/membership"
@@ -88,7 +89,7 @@ type Coordinator struct {
 	// Owned by Run from here on.
 	peers    peers
 	members  membership.Members
-	journal  journal
+	journal  journal.Journal
 	engine   engine.Engine // nil until the training begins; then never replaced
 	placing  placing
 	flow     flow
@@ -176,7 +177,7 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, err
 	}
 	life, hangUp := context.WithCancel(context.Background())
-	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log, journal: journal{log: cfg.RunLog, text: cfg.Log}, lease: lease.New(cfg.Lease)}
+	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log, journal: journal.New(cfg.RunLog, cfg.Log), lease: lease.New(cfg.Lease)}
 	c.in.events = make(chan event, 4*(cfg.MaxWorkers+cfg.Servers))
 	c.in.done, c.in.notices = make(chan struct{}), make(chan notice, 1)
 	c.in.life, c.in.hangUp = life, hangUp
@@ -268,7 +269,7 @@ func (c *Coordinator) turnAway(conn transport.Conn) {
 // returns the path of the log, which is empty if the log is not stored. Call it before Run. The goroutine of Run calls
 // each, which must not block.
 func (c *Coordinator) Beside(each func(runlog.Line)) (path string) {
-	c.journal.log.Beside(each)
+	c.journal.Beside(each)
 	return c.cfg.Result.RunLog
 }
 
@@ -286,10 +287,10 @@ const settle = 2 * time.Second
 // now, to which members reconnect; the cause of ctx; and, without any other error, a failure to write the run log.
 // Connections stay open for two seconds after Run has returned, so that members can read why the job is over.
 func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
-	c.journal.begun = time.Now()
-	c.run.progress, c.journal.started = c.journal.begun, c.journal.begun.UTC()
+	c.run.progress = time.Now()
+	c.journal.Begin(c.run.progress)
 	if c.takeover.On() {
-		c.journal.begun = c.lease.When(c.takeover.Left().Begun)
+		c.journal.Inherit(c.lease.When(c.takeover.Left().Begun))
 	}
 	c.measured.result = c.cfg.Result
 	c.run.idle = flightrecorder.Open("coordinator", "the update after version", "", "the missing member arrives, or is silent for --dead-after")
@@ -311,7 +312,7 @@ func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 	close(c.in.done)
 	time.AfterFunc(settle, c.in.hangUp)
 	c.open()
-	if e := c.journal.log.Close(); e != nil && err == nil {
+	if e := c.journal.Close(); e != nil && err == nil {
 		err = fmt.Errorf("coord: write the run log: %w", e)
 	}
 	return c.measured.result, err
@@ -411,29 +412,24 @@ func (c *Coordinator) ending(ctx context.Context, err error) error {
 // are known; otherwise when the job ends. The lines of workers that have already joined follow; then those about
 // copies from before, with their original times.
 func (c *Coordinator) open() {
-	if c.journal.opened {
+	if c.journal.Opened() {
 		return
 	}
-	c.journal.opened = true
 	settings := c.cfg.Settings
 	if c.members.Terms.Known() && c.cfg.Trains != nil {
 		var t session.Told
 		t, settings = c.cfg.Trains(*c.members.Terms.Hello(), *c.members.Terms.Enrolled())
 		c.measured.result.Model, c.measured.result.Dataset, c.measured.result.Seed = t.Model, t.Dataset, t.Seed
 	}
-	c.journal.log.Write(0, runlog.Start{
-		Format: runlog.MaxFormat, Program: c.cfg.Program, Commit: c.cfg.Commit, Time: c.journal.started, Job: c.cfg.Job,
-		Notes: c.cfg.Notes, Config: settings,
-	})
+	var joins []runlog.Line
 	for rank, p := range c.peers.workers {
 		if c.members.Joined(rank) { // others take no part yet
-			c.journal.log.Write(c.members.Came(rank), runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
+			joins = append(joins, runlog.Line{T: c.members.Came(rank), Entry: runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()}})
 		}
 	}
-	for _, l := range c.journal.unopened {
-		c.journal.log.Write(l.T, l.Entry)
-	}
-	c.journal.unopened = nil
+	c.journal.Open(runlog.Start{
+		Format: runlog.MaxFormat, Program: c.cfg.Program, Commit: c.cfg.Commit, Job: c.cfg.Job, Notes: c.cfg.Notes, Config: settings,
+	}, joins)
 }
 
 // finish tells all members that the job is over, except those that may coordinate. Workers are released with Stop,

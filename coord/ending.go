@@ -41,7 +41,7 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 			fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", failed)}
 	}
 	if c.lease.Replaceable() {
-		c.journal.log.Flush() // a successor does not write these lines; Close reports an error
+		c.journal.Flush() // a successor does not write these lines; Close reports an error
 		end := &Ending{Exit: exit, Reason: reason, Result: c.measured.result, Code: codeOf(err)}
 		if err != nil {
 			end.Error = err.Error()

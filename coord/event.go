@@ -91,7 +91,7 @@ func (c *Coordinator) handle(e event) error {
 	case kindPilotAction:
 		return c.apply(e.action)
 	case kindNote:
-		c.flow.noted(&c.journal, *e.note)
+		c.flow.noted(&c.journal, c.log, *e.note)
 		return nil
 	}
 	if p.gone {
@@ -140,7 +140,7 @@ func (c *Coordinator) speaker(p *peer) said.Speaker {
 // view describes the job for said.Check.
 func (c *Coordinator) view(now time.Time) said.View {
 	v := said.View{
-		Elapsed: now.Sub(c.journal.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
+		Elapsed: c.journal.At(now), Engine: c.engine, Resumed: c.cfg.Resume.Version,
 		Workers: c.cfg.MaxWorkers, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Tests: 1,
 		Shards: c.placing.Shards(), Hosts: c.placing.Hosts(), Copies: c.placing.copies.On(), Replaceable: c.lease.Replaceable(),
 		Move: c.placing.mover.Last(), Eval: c.rounds.Number(),
@@ -193,7 +193,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if w := c.peers.workers[e.Stored.Worker]; w != nil {
 			now := time.Now()
 			w.measured.Flight.Stored(now)
-			c.flow.links.Stored(now.Sub(c.journal.begun), int(e.Stored.Worker), p.rank)
+			c.flow.links.Stored(c.journal.At(now), int(e.Stored.Worker), p.rank)
 		}
 		return c.carry(orders)
 	case wire.KindNorm:
@@ -271,7 +271,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		}
 		return c.tryFinish()
 	case wire.KindCompression:
-		c.journal.write(runlog.Compression{Worker: star.Worker(p.rank),
+		c.journal.Write(runlog.Compression{Worker: star.Worker(p.rank),
 			Version: e.Compression.Version, Codec: e.Compression.Codec, Why: e.Compression.Why})
 	default:
 		orders, err := c.arch.Reported(c.engine, &e.Message)
@@ -314,12 +314,8 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		r.Transit = p.measured.Flight.Arrive(time.Now(), &r)
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
-		at := c.journal.elapsed()
 		c.measured.line = runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
-		c.journal.log.Record(at, &c.measured.line)
-		if c.journal.pilot.Running() { // the conversion to runlog.Entry allocates
-			c.journal.tell(at, c.measured.line)
-		}
+		c.journal.Record(&c.measured.line)
 		c.measured.memory.Add(&r)
 		c.measured.stats.Observe(&r)
 		c.flow.auto.Observe(&r)

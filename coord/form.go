@@ -147,7 +147,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.peers.refuse(p, no.Exit, no.Reason)
 		return
 	}
-	holder := membership.Member{Addr: p.conn.RemoteAddr(), Process: h.Process, Vouched: vouched, Came: c.journal.elapsed()}
+	holder := membership.Member{Addr: p.conn.RemoteAddr(), Process: h.Process, Vouched: vouched, Came: c.journal.Elapsed()}
 	if c.engine != nil {
 		if c.rounds.Final() || c.run.ended || c.stopping.Wound() {
 			c.peers.refuse(p, exitcode.Restart, "the job ends")
@@ -297,7 +297,7 @@ func (c *Coordinator) assign(p *peer, own []wire.ShardInfo) {
 // welcomeServer tells a server its rank.
 func (c *Coordinator) welcomeServer(p *peer) {
 	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.elapsed(), Term: c.lease.Term()}, nil)
+		return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.Elapsed(), Term: c.lease.Term()}, nil)
 	})
 }
 
@@ -328,7 +328,7 @@ func (c *Coordinator) welcome(p *peer) {
 	seed := c.cfg.Resume.Version == 0 && len(c.placing.Unfilled()) > 0 && c.members.Seed(p.rank)
 	w := wire.Welcome{
 		Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
-		Seed: seed, Shards: c.placing.Shards(), Elapsed: c.journal.elapsed(), Term: c.lease.Term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
+		Seed: seed, Shards: c.placing.Shards(), Elapsed: c.journal.Elapsed(), Term: c.lease.Term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
 	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.members.Terms.Enrolled().Buffers)
 	if c.engine != nil { // it comes back

@@ -50,11 +50,11 @@ func (c *Coordinator) thin() {
 	trains := !c.rounds.Final() && !c.stopping.Wound() && c.engine.View().Unfinished()
 	switch change, waited := s.Look(time.Now(), live, trains); change {
 	case membership.Short:
-		c.journal.write(runlog.Short{Workers: live, Least: s.MinWorkers()})
+		c.journal.Write(runlog.Short{Workers: live, Least: s.MinWorkers()})
 		c.log.Warn("waiting for workers", "there", live, "at_least", s.MinWorkers(), "for", s.Limit())
 	case membership.Enough:
 		c.run.progress = time.Now()
-		c.journal.write(runlog.Enough{Workers: live, Least: s.MinWorkers()})
+		c.journal.Write(runlog.Enough{Workers: live, Least: s.MinWorkers()})
 		c.log.Info("there are enough workers again", "there", live, "waited", waited.Round(time.Millisecond))
 		c.issue(s.Take())
 	}

@@ -33,7 +33,7 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 		waited, limit, after := p.measured.Overdue(now, d)
 		if limit > 0 {
 			line := runlog.Late{Worker: star.Worker(w), Waited: runlog.SecondsOf(waited), Deadline: runlog.SecondsOf(limit)}
-			c.journal.note(line)
+			c.journal.Note(line)
 			c.log.Info("worker is late", "worker", w, "since", waited.Round(time.Millisecond), "deadline", limit.Round(time.Millisecond), "mode", c.engine.View().Plan.String())
 		}
 		next = min(next, after)

@@ -154,7 +154,7 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 // endMove writes the line of a move and replies to the caller. Measurements of the links of both servers are discarded.
 func (c *Coordinator) endMove(m runlog.Move) {
 	c.flow.links.Forget(m.From, m.To)
-	c.journal.write(m)
+	c.journal.Write(m)
 	r := reply{}
 	if m.Err != "" {
 		c.log.Warn("shard move failed", "shard", m.Shard, "server", m.From, "reason", m.Err)

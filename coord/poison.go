@@ -37,7 +37,7 @@ func (c *Coordinator) poisoned(e measure.Excluded) {
 			c.run.sick = &Error{exitcode.Diverged, "poison: " + e.String() + " (--poison fatal)"}
 		}
 	}
-	c.journal.write(c.measured.excluded.Take(e))
+	c.journal.Write(c.measured.excluded.Take(e))
 }
 
 // toldPoison handles a report: of a worker on itself or a rider, or of a server on a worker's direction.

@@ -157,10 +157,10 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 // of the log are kept for later.
 func (c *Coordinator) noteCopies(l runlog.Replica) {
 	switch {
-	case c.journal.opened:
-		c.journal.write(l)
+	case c.journal.Opened():
+		c.journal.Write(l)
 	case c.takeover.On(): // a new job logs its views when the training begins
-		c.journal.unopened = append(c.journal.unopened, runlog.Line{T: c.journal.elapsed(), Entry: l})
+		c.journal.Hold(l)
 	}
 	c.log.Info("copies of a shard changed", "shard", l.Shard, "event", l.Event, "server", l.Server, "term", l.Term, "primary", l.Primary, "copies", 1+len(l.Followers), "of", l.Of)
 }

@@ -67,7 +67,7 @@ func (c *Coordinator) windUp(err error, why string) error {
 	if err == nil {
 		c.measured.result.Ended = why
 	}
-	c.journal.write(runlog.Stop{Limit: c.engine.View().Used, Why: why})
+	c.journal.Write(runlog.Stop{Limit: c.engine.View().Used, Why: why})
 	c.log.Info("job ending", "at_samples", c.engine.View().Used, "why", transport.Brief(why))
 	c.thin() // makes an update that waited for more workers
 	return c.windOn()

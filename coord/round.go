@@ -153,7 +153,7 @@ func (c *Coordinator) evaluated(e evaluate.Ended) {
 	if e.Measured {
 		c.measured.result.Evaluated, c.measured.result.TestLoss, c.measured.result.TestAccuracy = l.Final, l.Loss, float64(l.Accuracy)
 		l.Samples, l.Alike = c.engine.View().Used, c.measured.hashes.Alike(l.To)
-		c.journal.write(l)
+		c.journal.Write(l)
 		c.log.Info("evaluated", "version", l.To, "loss", round4(float64(l.Loss)), "accuracy", round4(float64(l.Accuracy)), "predictions", l.Count)
 	}
 	if e.Unanswered {
@@ -274,7 +274,7 @@ func (c *Coordinator) write(e evaluate.Write) {
 	k := &Checkpoint{ID: e.ID}
 	if e.Err == nil {
 		// a log must reach at least as far as its checkpoints, even if this process is killed; tick handles the error
-		c.journal.log.Flush()
+		c.journal.Flush()
 		*k = Checkpoint{
 			ID: e.ID, Generation: c.cfg.Generation, Progress: *c.engine.View().Saved, Enrolment: *c.members.Terms.Enrolled(), Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash,
 			Params: c.members.Terms.Hello().Params, Buffers: c.rounds.Buffers(), Parts: e.Parts, Residuals: e.Residuals, Records: c.measured.memory.Records(),
@@ -311,7 +311,7 @@ func (c *Coordinator) saidWritten(w *written) error {
 
 // wrote records the result of a checkpoint.
 func (c *Coordinator) wrote(e evaluate.Wrote) {
-	at := c.journal.elapsed()
+	at := c.journal.Elapsed()
 	if e.Err != nil {
 		c.log.Error("checkpoint failed", "id", e.Line.ID, "err", e.Err)
 		c.measured.result.CheckpointError = e.Line.Err
@@ -319,7 +319,7 @@ func (c *Coordinator) wrote(e evaluate.Wrote) {
 		c.measured.result.Checkpoint = e.Path
 		c.log.Info("checkpoint written", "path", e.Path, "version", e.Line.Version)
 	}
-	c.journal.log.Write(at, e.Line)
+	c.journal.WriteAt(at, e.Line)
 	c.run.ended = c.run.ended || e.Final
 }
 

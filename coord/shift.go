@@ -3,7 +3,9 @@ package coord
 import (
 	"context"
 	"errors"
+	"log/slog"
 
+	"star/coord/journal"
 	"star/runlog"
 	"star/transport/wire"
 )
@@ -40,15 +42,15 @@ func (c *Coordinator) inflow(p *peer) {
 	}
 	part := min(p.last.NetOut/float64(4*c.members.Terms.Hello().Params), 1) // gradients may be compressed
 	bytes := c.placing.Inflow(part, func(rank int) bool { return c.peers.site(c.peers.servers[rank]) != c.peers.site(p) })
-	c.flow.links.Arrived(p.rank, f.From.Sub(c.journal.begun), bytes, c.cfg.MaxWorkers)
+	c.flow.links.Arrived(p.rank, c.journal.At(f.From), bytes, c.cfg.MaxWorkers)
 }
 
 // noted records a note for the status and the run log.
-func (f *flow) noted(j *journal, n runlog.Shift) {
-	at := j.elapsed()
+func (f *flow) noted(j *journal.Journal, log *slog.Logger, n runlog.Shift) {
+	at := j.Elapsed()
 	f.shifts.Note(at, n)
-	j.log.Write(at, n)
-	j.text.Info("shard move decision", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
+	j.WriteAt(at, n)
+	log.Info("shard move decision", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
 }
 
 // serverLoad returns a server's reported load; nil if it reports none. Its inflow from other hosts is measured by the

@@ -34,20 +34,20 @@ func (c *Coordinator) summarise(err error) {
 	}
 	if l := c.engine; l != nil {
 		r.Mode = c.words(l.View().Plan)
-		c.measured.putAside(&c.journal, c.engine.View().Aside)
+		c.measured.putAside(&c.journal, c.log, c.engine.View().Aside)
 		now := l.View()
 		c.measured.stats.Result(r, time.Now(), now.Used, now.Waste, now.Staleness)
 	}
-	c.journal.write(runlog.Summary{Result: *r})
+	c.journal.Write(runlog.Summary{Result: *r})
 }
 
 // status returns the status for star ctl and the metrics. It changes nothing and works in every phase; before the
 // training there is no engine.
 func (c *Coordinator) status() Status {
 	s := Status{
-		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.journal.elapsed().Seconds(),
+		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.journal.Elapsed().Seconds(),
 		Loss: runlog.Number(c.measured.stats.Loss()), TestLoss: c.measured.result.TestLoss, TestAcc: c.measured.result.TestAccuracy, Switches: c.measured.stats.Switches,
-		Auto: c.journal.pilot.Running() && !c.choice.mode.ByHand(), Stragglers: c.choice.verdicts.Texts(), Refused: c.choice.permits.Refused(),
+		Auto: c.journal.Followed() && !c.choice.mode.ByHand(), Stragglers: c.choice.verdicts.Texts(), Refused: c.choice.permits.Refused(),
 	}
 	s.Servers, s.Shards = c.placed()
 	if c.cfg.Shift {

@@ -69,7 +69,7 @@ func (c *Coordinator) stop(cause error) error {
 	}
 	if c.stopping.Told() {
 		c.log.Info("job ending after a checkpoint", "why", transport.Brief(cause.Error()), "grace", c.cfg.Grace)
-		c.journal.write(runlog.Stop{Limit: c.engine.View().Used, Why: cause.Error()})
+		c.journal.Write(runlog.Stop{Limit: c.engine.View().Used, Why: cause.Error()})
 	}
 	return c.halt()
 }

@@ -233,9 +233,9 @@ func (c *Coordinator) resumeLog() {
 		c.log.Info("resumed the ring", "term", c.lease.Term(), "version", c.cfg.Resume.Version, "samples", c.cfg.Resume.Samples)
 	}
 	for _, l := range c.takeover.Recalls() {
-		c.journal.write(l)
+		c.journal.Write(l)
 	}
-	c.journal.write(c.takeover.Term(time.Now(), now.Version, now.Used))
+	c.journal.Write(c.takeover.Term(time.Now(), now.Version, now.Used))
 	c.measured.stats.Updates = now.Version - left.From.Version
 	c.measured.stats.Begin(c.lease.When(left.Trains), left.From.Samples)
 }
@@ -247,7 +247,7 @@ func (c *Coordinator) found() bool {
 		return true
 	}
 	e := Handover{Handover: takeover.Handover{
-		Begun: c.lease.Clock() - time.Since(c.journal.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.choice.mode.ByHand(),
+		Begun: c.lease.Clock() - c.journal.Elapsed(), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.choice.mode.ByHand(),
 		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers,
 		Shards: c.placing.Shards(), Owner: c.placing.Owners(), Ring: !c.arch.Sharded(), Key: c.members.Key(),
 	}, Enrolment: *c.members.Terms.Enrolled()}
@@ -278,6 +278,6 @@ func (c *Coordinator) enlist(e *Handover) {
 // stepDown closes all connections without a message: the members look for the new coordinator.
 func (c *Coordinator) stepDown(why error) {
 	c.log.Warn("lost the lease: another process coordinates the job", "term", c.lease.Term(), "reason", why)
-	c.journal.write(runlog.Term{Term: c.lease.Term(), Over: true})
+	c.journal.Write(runlog.Term{Term: c.lease.Term(), Over: true})
 	c.in.hangUp()
 }

@@ -65,7 +65,7 @@ func (c *Coordinator) putThresholds(values map[string]float64, why string) {
 			c.saves.Every(c.cfg.CheckpointEvery, time.Now())
 		}
 		line := runlog.Set{Name: t.Name, Value: runlog.Number(t.To), From: runlog.Number(t.From), Why: why}
-		c.journal.note(line)
+		c.journal.Note(line)
 		c.log.Info("threshold changed", "name", t.Name, "from", t.Text(t.From), "to", t.Text(t.To), "why", why)
 	}
 }

@@ -23,9 +23,9 @@ func (c *Coordinator) growTree() error {
 		}
 	}
 	plan, now := c.engine.View().Plan, c.engine.View()
-	seen, why := c.flow.auto.Look(c.journal.elapsed(), now.Used, now.Version, plan, members, 4*c.members.Terms.Hello().Params, c.flow.links.Rate)
+	seen, why := c.flow.auto.Look(c.journal.Elapsed(), now.Used, now.Version, plan, members, 4*c.members.Terms.Hello().Params, c.flow.links.Rate)
 	if v := seen; v != nil {
-		c.journal.write(runlog.Gain{Plan: plan.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted})
+		c.journal.Write(runlog.Gain{Plan: plan.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted})
 		c.log.Info("gain measured", "mode", plan.String(), "seen", round4(v.Seen), "reverted", v.Reverted)
 	}
 	if why == "" {
@@ -33,7 +33,7 @@ func (c *Coordinator) growTree() error {
 	}
 	plan = plan.Clone()
 	plan.Parents = c.flow.auto.Parents()
-	return c.install(plan, runlog.Plan{Why: "tree=auto: " + why, Forced: c.journal.pilot.Running()})
+	return c.install(plan, runlog.Plan{Why: "tree=auto: " + why, Forced: c.journal.Followed()})
 }
 
 // watchLink decides whether pushes are paced.
@@ -48,7 +48,7 @@ func (c *Coordinator) watchLink() {
 		}
 	}
 	if on, changed, why := c.flow.pacer.Look(far, c.flow.links.Rate(len(far)), float64(4*c.members.Terms.Hello().Params), c.engine.View().Plan); changed {
-		c.journal.write(runlog.Pace{On: on, Why: why})
+		c.journal.Write(runlog.Pace{On: on, Why: why})
 		c.log.Info("pacing changed", "paced", on, "why", why)
 	}
 }
@@ -56,7 +56,7 @@ func (c *Coordinator) watchLink() {
 // pace sets in releases how long their pushes wait.
 func (c *Coordinator) pace(rs []wire.Release) {
 	if c.flow.pacer.Paces() {
-		c.flow.pacer.Pace(c.journal.elapsed(), rs, c.engine.View().Plan, pushers{c})
+		c.flow.pacer.Pace(c.journal.Elapsed(), rs, c.engine.View().Plan, pushers{c})
 	}
 }
 

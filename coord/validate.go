@@ -67,7 +67,7 @@ func (c *Coordinator) welcomeValidator() {
 	}
 	c.peers.send(p, func() error {
 		return transport.Send(p.conn, wire.Welcome{
-			Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.placing.Shards(), Elapsed: c.journal.elapsed(), Pass: c.members.Pass(p.rank, c.lease.Term(), step),
+			Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.placing.Shards(), Elapsed: c.journal.Elapsed(), Pass: c.members.Pass(p.rank, c.lease.Term(), step),
 		}, nil)
 	})
 }
@@ -103,7 +103,7 @@ func (c *Coordinator) lostValidator(p *peer, why error) error {
 		return nil
 	}
 	c.log.Warn("validator lost: gradients are applied without judgement until there is another one", "reason", why)
-	c.journal.write(runlog.Validation{Seq: c.engine.View().Seq, Version: c.judging.checks.Version(), From: c.engine.View().Version, Lost: why.Error()})
+	c.journal.Write(runlog.Validation{Seq: c.engine.View().Seq, Version: c.judging.checks.Version(), From: c.engine.View().Version, Lost: why.Error()})
 	return c.letBegin(first)
 }
 
@@ -141,7 +141,7 @@ func (c *Coordinator) referred(m wire.Stored) error {
 	}
 	c.issue(c.engine.(engine.ShardEngine).Refer(star.Worker(len(c.peers.workers)), m.Step))
 	now := c.engine.View()
-	c.journal.write(runlog.Validation{Seq: now.Seq, Version: c.judging.checks.Version(), From: now.Version})
+	c.journal.Write(runlog.Validation{Seq: now.Seq, Version: c.judging.checks.Version(), From: now.Version})
 	c.received(0)
 	return c.letBegin(first)
 }
@@ -153,7 +153,7 @@ func (c *Coordinator) verdict(seq int64, n *evaluate.Norm) float64 {
 		return 1
 	}
 	v := c.cfg.Validation.Judge(n.Evidence())
-	c.journal.write(runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
+	c.journal.Write(runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
 		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.Version - 1 - c.judging.checks.Version()})
 	return v.Factor
 }

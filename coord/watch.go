@@ -20,7 +20,7 @@ import (
 // tick does everything that depends on time alone: silent members, moves and copies that take too long, too few
 // workers, an end with a grace. It is called once a second, or more often if DeadAfter is short. An error ends the job.
 func (c *Coordinator) tick(now time.Time) error {
-	if err := c.journal.log.Flush(); err != nil {
+	if err := c.journal.Flush(); err != nil {
 		return fmt.Errorf("coord: write the run log: %w", err)
 	}
 	c.receive()
