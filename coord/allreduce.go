@@ -6,7 +6,6 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/internal/exitcode"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -40,7 +39,7 @@ func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 		c.rounds.Restart(c.engine.View().Used)
 		c.saves.Restart()
 	}
-	c.peers.send(p, func() error { return transport.Send(p.conn, m, nil) })
+	tell(&c.peers, p, m, nil)
 }
 
 // compare takes the hash of a member's parameters. If it differs from the majority's, the member is dropped. An error

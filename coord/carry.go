@@ -9,7 +9,6 @@ import (
 	"star/coord/evaluate"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -104,14 +103,10 @@ func (c *Coordinator) follow(o *engine.Ready) {
 		c.peers.branch(b)
 	}
 	for _, m := range o.Closes {
-		if p := c.peers.workers[m.Worker]; p != nil && !p.gone {
-			c.peers.send(p, func() error { return transport.Send(p.conn, m.Msg, nil) })
-		}
+		tell(&c.peers, c.peers.workers[m.Worker], m.Msg, nil)
 	}
 	for _, m := range o.Cancels {
-		if p := c.peers.workers[m.Worker]; p != nil {
-			c.peers.send(p, func() error { return transport.Send(p.conn, m, nil) })
-		}
+		tell(&c.peers, c.peers.workers[m.Worker], m, nil)
 	}
 	c.pace(o.Releases)
 	for _, r := range o.Releases {
@@ -124,11 +119,7 @@ func (c *Coordinator) follow(o *engine.Ready) {
 // update, so it is not counted. The engine has numbered it, and every server gets every firing in that order.
 func (c *Coordinator) fire(o *engine.Ready) {
 	f := &o.Fire
-	for _, s := range c.peers.servers {
-		if s.hello.Shards > 0 {
-			c.peers.send(s, func() error { return transport.Send(s.conn, *f, o.Metadata) })
-		}
-	}
+	tellShards(&c.peers, *f, o.Metadata)
 	if o.Silent {
 		return
 	}
@@ -207,7 +198,7 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.peers.beside(p, c.placing.Owners()) {
 		c.flow.links.Pushed(c.journal.At(flight.From), c.journal.At(flight.To), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.MaxWorkers)
 	}
-	c.peers.send(p, func() error { return transport.Send(p.conn, r, c.run.metadata) })
+	tell(&c.peers, p, r, c.run.metadata)
 }
 
 // evictions separates evictions from the other orders, which keep their order. Without evictions it returns orders

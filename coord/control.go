@@ -167,7 +167,7 @@ func (c *Coordinator) plant(p modes.Plan) modes.Plan {
 // before it is in force. Gradients that wait under the old plan are used by the new one (engine.Install).
 func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	from := c.engine.View().Plan
-	if p = c.flow.graft(p); p.Equal(from) || c.stopping.Frozen() {
+	if p = c.flow.auto.Graft(p); p.Equal(from) || c.stopping.Frozen() {
 		return nil
 	}
 	if !c.lease.Persist(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.choice.mode.ByHand(), c.flow.auto.Enabled() }) {

@@ -14,9 +14,9 @@ import (
 	"star/coord/outbox"
 	"star/coord/said"
 	"star/coord/takeover"
+	"star/coord/view"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -46,7 +46,7 @@ type peer struct {
 
 	measured measure.Worker
 	copyRate float64 // of the last shard that moved here, bytes per second
-	load     hostLoad
+	load     view.Reported
 }
 
 // event is a message from a connection, or from another goroutine of this process. Kind 0 means that the connection
@@ -108,7 +108,7 @@ func (c *Coordinator) handle(e event) error {
 	case wire.KindHello:
 		return c.enrol(p, e.Payload)
 	case wire.KindPing:
-		c.peers.send(p, func() error { return transport.Send(p.conn, wire.Pong{Now: time.Now().UnixNano()}, nil) })
+		tell(&c.peers, p, wire.Pong{Now: time.Now().UnixNano()}, nil)
 		return nil
 	case wire.KindPong:
 		return nil // heard is set
@@ -220,9 +220,9 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		return c.toldPoison(p, e.Poison)
 	case wire.KindEnlist:
-		p.load.enlist = e.Enlist
+		p.load.Enlist = e.Enlist
 	case wire.KindUsage:
-		p.load.usage, p.load.heard = e.Usage, true
+		p.load.Usage, p.load.Heard = e.Usage, true
 	case wire.KindStanding:
 		return c.stood(p, e.Standing, e.Payload)
 	default:

@@ -289,16 +289,12 @@ func (c *Coordinator) tryAssign() {
 // assign tells a server the parameters of the job and the shards that it has to make.
 func (c *Coordinator) assign(p *peer, own []wire.ShardInfo) {
 	enrolment, _ := json.Marshal(c.members.Terms.Enrolled())
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Assign{Shards: own, Of: c.placing.Len(), Params: c.members.Terms.Hello().Params, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, enrolment)
-	})
+	tell(&c.peers, p, wire.Assign{Shards: own, Of: c.placing.Len(), Params: c.members.Terms.Hello().Params, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, enrolment)
 }
 
 // welcomeServer tells a server its rank.
 func (c *Coordinator) welcomeServer(p *peer) {
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.Elapsed(), Term: c.lease.Term()}, nil)
-	})
+	tell(&c.peers, p, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.Elapsed(), Term: c.lease.Term()}, nil)
 }
 
 // welcome tells an enrolled worker, once, the addresses of the shards and where it starts. In a job without a

@@ -12,7 +12,6 @@ import (
 	"star/coord/moves"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -101,15 +100,13 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 		var err error
 		switch e := e.(type) {
 		case moves.Adopt:
-			p := c.peers.servers[e.Server]
 			if e.Stage == wire.Prepare {
 				c.placing.Host(e.Server, e.Shard)
 			}
-			c.peers.send(p, func() error { return transport.Send(p.conn, e.Adopt, nil) })
+			tell(&c.peers, c.peers.servers[e.Server], e.Adopt, nil)
 		case moves.Hand:
-			p := c.peers.servers[e.Server]
 			e.Seq = c.engine.View().Seq
-			c.peers.send(p, func() error { return transport.Send(p.conn, e.Hand, nil) })
+			tell(&c.peers, c.peers.servers[e.Server], e.Hand, nil)
 		case moves.Place:
 			p := c.peers.servers[e.Server]
 			c.placing.Put(e.Shard, e.Server, p.hello.Addr)
@@ -117,9 +114,7 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 			p.copyRate = e.Rate
 		case moves.Route:
 			for w, p := range c.peers.workers {
-				c.peers.send(p, func() error {
-					return transport.Send(p.conn, wire.Route{Worker: star.Worker(w), Shard: e.Shard, Addr: c.placing.Shard(e.Shard).Addr}, nil)
-				})
+				tell(&c.peers, p, wire.Route{Worker: star.Worker(w), Shard: e.Shard, Addr: c.placing.Shard(e.Shard).Addr}, nil)
 			}
 		case moves.Ended:
 			c.endMove(e.Move)

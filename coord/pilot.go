@@ -130,7 +130,7 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		c.choice.permits.Forget()
 		c.permitted(c.choice.permits.Yield("the pilot has chosen another plan"))
 	}
-	if c.flow.graft(p).Equal(c.engine.View().Plan) {
+	if c.flow.auto.Graft(p).Equal(c.engine.View().Plan) {
 		c.journal.NotApplied(ch, after, "it is in force")
 		return nil
 	}

@@ -7,7 +7,6 @@ import (
 	"star/coord/layout"
 	"star/coord/moves"
 	"star/ps/replica"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -46,8 +45,7 @@ func (pl *placing) tellServers(ps *peers, shard int) {
 	m := pl.viewOf(ps, shard)
 	for _, h := range m.Holders {
 		pl.Host(h.Rank, shard)
-		p := ps.servers[h.Rank]
-		ps.send(p, func() error { return transport.Send(p.conn, m, nil) })
+		tell(ps, ps.servers[h.Rank], m, nil)
 	}
 }
 
@@ -61,7 +59,7 @@ func (pl *placing) tellView(ps *peers, shard int) {
 	m := pl.viewOf(ps, shard)
 	for _, p := range slices.Concat(ps.workers, ps.late) {
 		if p != nil && p.welcomed {
-			ps.send(p, func() error { return transport.Send(p.conn, m, nil) })
+			tell(ps, p, m, nil)
 		}
 	}
 }
@@ -73,7 +71,7 @@ func (pl *placing) tellViews(ps *peers, p *peer) {
 	}
 	for shard := range pl.copies.Views() {
 		m := pl.viewOf(ps, shard)
-		ps.send(p, func() error { return transport.Send(p.conn, m, nil) })
+		tell(ps, p, m, nil)
 	}
 }
 
@@ -111,7 +109,5 @@ func (pl *placing) forgetExtras(ps *peers, p *peer, m wire.Standing) {
 // forgetCopy makes a server drop a copy that is in no view any more.
 func (pl *placing) forgetCopy(ps *peers, p *peer, shard int) {
 	s := pl.Shard(shard)
-	ps.send(p, func() error {
-		return transport.Send(p.conn, wire.Adopt{Move: pl.mover.Last(), Stage: wire.Forget, Shard: shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
-	})
+	tell(ps, p, wire.Adopt{Move: pl.mover.Last(), Stage: wire.Forget, Shard: shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
 }

@@ -11,7 +11,6 @@ import (
 	"star/coord/said"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -52,8 +51,7 @@ func (c *Coordinator) chain(orders []engine.Ready) {
 	for i := range orders {
 		o := &orders[i]
 		for _, s := range c.placing.copies.Offer(o) {
-			p := c.peers.servers[s]
-			c.peers.send(p, func() error { return transport.Send(p.conn, wire.Ahead(o.Fire), o.Metadata) })
+			tell(&c.peers, c.peers.servers[s], wire.Ahead(o.Fire), o.Metadata)
 		}
 	}
 	if err := c.pump(); err != nil && c.run.sick == nil {

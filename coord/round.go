@@ -40,11 +40,7 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 		case evaluate.Progress:
 			c.run.progress = time.Now()
 		case evaluate.Average:
-			if p := c.peers.workers[e.Worker]; p != nil {
-				c.peers.send(p, func() error {
-					return transport.Send(p.conn, wire.Buffers{Worker: e.Worker, Eval: e.Eval}, transport.Floats(e.Buffers))
-				})
-			}
+			tell(&c.peers, c.peers.workers[e.Worker], wire.Buffers{Worker: e.Worker, Eval: e.Eval}, transport.Floats(e.Buffers))
 		case evaluate.Omitted:
 			c.log.Warn("excluded buffers that are not finite from the mean", "tensor", e.Tensor)
 		case evaluate.Collected:
@@ -58,12 +54,11 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 		case evaluate.Ended:
 			c.evaluated(e)
 		case evaluate.AskWorker:
-			p := c.peers.workers[e.Worker]
-			c.peers.send(p, func() error { return transport.Send(p.conn, e.Save, nil) })
+			tell(&c.peers, c.peers.workers[e.Worker], e.Save, nil)
 		case evaluate.AskServers:
 			for rank, p := range c.peers.servers {
 				if e.Server == rank || e.Server < 0 && p.hello.Shards > 0 {
-					c.peers.send(p, func() error { return transport.Send(p.conn, e.Save, nil) })
+					tell(&c.peers, p, e.Save, nil)
 				}
 			}
 		case evaluate.Without:

@@ -10,13 +10,6 @@ import (
 	"star/transport/wire"
 )
 
-// hostLoad is what a server reports of itself and its host.
-type hostLoad struct {
-	enlist wire.Enlist
-	usage  wire.Usage
-	heard  bool
-}
-
 // kindNote marks an event with a Note. No frame has this kind.
 const kindNote wire.Kind = 254
 
@@ -53,18 +46,12 @@ func (f *flow) noted(j *journal.Journal, log *slog.Logger, n runlog.Shift) {
 	log.Info("shard move decision", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
 }
 
-// serverLoad returns a server's reported load; nil if it reports none. Its inflow from other hosts is measured by the
-// coordinator, from pushes; the server reports the rest.
+// serverLoad returns a server's load; nil if it reports none. The coordinator measures its inflow from other hosts; the
+// server reports the rest.
 func (f *flow) serverLoad(ps *peers, p *peer) *ServerLoad {
-	l := p.load
-	if !l.heard {
+	s := p.load.Load()
+	if s == nil {
 		return nil
-	}
-	u, cap := l.usage, l.enlist.Capacity
-	s := &ServerLoad{
-		Host: l.enlist.Host,
-		CPU:  u.Own.CPU, NetIn: u.Own.In, NetOut: u.Own.Out, HostCPU: u.Host.CPU, HostNetIn: u.Host.In, HostNetOut: u.Host.Out,
-		Cores: cap.CPU, LinkIn: cap.In, LinkOut: cap.Out, Free: u.Free,
 	}
 	far := 0
 	for _, w := range ps.workers {

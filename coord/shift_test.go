@@ -9,6 +9,7 @@ import (
 	"star/coord/membership"
 	"star/coord/moves"
 	"star/coord/session"
+	"star/coord/view"
 	"star/transport/wire"
 )
 
@@ -23,7 +24,7 @@ func TestInflow(t *testing.T) {
 	c.peers.servers = []*peer{{rank: 0, place: &membership.Place{Site: "a"}}, {rank: 1, place: &membership.Place{Site: "b"}}, {rank: 2, place: &membership.Place{Site: "c"}}}
 	c.peers.workers = []*peer{{rank: 0, place: &membership.Place{Site: "b"}}, {rank: 1, place: &membership.Place{Site: "d"}}}
 	for _, s := range c.peers.servers[:2] {
-		s.load = hostLoad{heard: true, enlist: wire.Enlist{Host: "host " + s.place.Site, Capacity: wire.Amounts{CPU: 4, In: 1e9}}, usage: wire.Usage{Own: wire.Amounts{CPU: 0.5}, Free: 7}}
+		s.load = view.Reported{Heard: true, Enlist: wire.Enlist{Host: "host " + s.place.Site, Capacity: wire.Amounts{CPU: 4, In: 1e9}}, Usage: wire.Usage{Own: wire.Amounts{CPU: 0.5}, Free: 7}}
 	}
 	push := func(i int, full time.Duration, sent float64) {
 		for w, p := range c.peers.workers {

@@ -171,8 +171,7 @@ func (c *Coordinator) settle() error {
 				return p.conn.WriteFrame(wire.KindFire, e.Header, e.Metadata, transport.Sum(e.Metadata))
 			})
 		case takeover.Pass:
-			p := c.peers.servers[e.Server]
-			c.peers.send(p, func() error { return transport.Send(p.conn, e.Apply, nil) })
+			tell(&c.peers, c.peers.servers[e.Server], e.Apply, nil)
 		case takeover.Count:
 			if p := c.peers.servers[e.Server]; !p.gone {
 				err = c.norm(p, event{Message: said.Message{Norm: e.Norm.Norm, Payload: e.Payload}})

@@ -4,7 +4,6 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/traffic"
-	"star/modes"
 	"star/runlog"
 	"star/transport/wire"
 )
@@ -71,14 +70,4 @@ func (v pushers) Pushing(w star.Worker) bool {
 func (v pushers) Next(w star.Worker) bool {
 	q := v.c.peers.workers[w]
 	return q != nil && !v.c.rounds.Tells(star.Worker(q.rank)) && !v.c.peers.beside(q, v.c.placing.Owners())
-}
-
-// graft puts the present tree into a plan without one. Plans that cannot use a tree stay as they are.
-func (f *flow) graft(p modes.Plan) modes.Plan {
-	if !f.auto.Enabled() || p.Parents != nil || !engine.Treeable(p) {
-		return p
-	}
-	p = p.Clone()
-	p.Parents = f.auto.Parents()
-	return p
 }

@@ -8,7 +8,6 @@ import (
 	"star/coord/evaluate"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -65,11 +64,9 @@ func (c *Coordinator) welcomeValidator() {
 	if c.engine != nil {
 		version = c.engine.View().Version
 	}
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{
-			Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.placing.Shards(), Elapsed: c.journal.Elapsed(), Pass: c.members.Pass(p.rank, c.lease.Term(), step),
-		}, nil)
-	})
+	tell(&c.peers, p, wire.Welcome{
+		Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.placing.Shards(), Elapsed: c.journal.Elapsed(), Pass: c.members.Pass(p.rank, c.lease.Term(), step),
+	}, nil)
 }
 
 // fromValidator handles the one frame that a validator sends: Joined. Its gradients are reported by shards. After any
@@ -121,9 +118,7 @@ func (c *Coordinator) letBegin(first bool) error {
 func (c *Coordinator) validate() {
 	p, version := c.judging.validator, c.engine.View().Version
 	c.judging.checks.Ask(version, c.placing.Len())
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Release{Worker: star.Worker(p.rank), Version: version, Pull: true}, nil)
-	})
+	tell(&c.peers, p, wire.Release{Worker: star.Worker(len(c.peers.workers)), Version: version, Pull: true}, nil)
 }
 
 // received counts gradients, and asks for a new validation gradient after enough of them.

@@ -10,7 +10,6 @@ import (
 	"star/coord/engine"
 	"star/coord/session"
 	"star/internal/exitcode"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -102,9 +101,7 @@ func (c *Coordinator) pingServers(now time.Time) {
 	}
 	c.run.pinged = now
 	for _, p := range c.peers.servers { // servers without shards, too: they watch for the coordinator
-		if !p.gone {
-			c.peers.send(p, func() error { return transport.Send(p.conn, wire.Ping{Sent: now.UnixNano()}, nil) })
-		}
+		tell(&c.peers, p, wire.Ping{Sent: now.UnixNano()}, nil)
 	}
 }
 

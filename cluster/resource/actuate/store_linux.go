@@ -330,14 +330,6 @@ type holder struct {
 	held    *Lease // nil: no limit is in force
 }
 
-// Lease returns the lease in force.
-func (h *holder) Lease() (Lease, bool) {
-	if h.held == nil {
-		return Lease{}, false
-	}
-	return *h.held, true
-}
-
 // Undo lifts the limit.
 func (h *holder) Undo() error {
 	if h.held == nil {
