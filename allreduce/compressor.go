@@ -210,7 +210,7 @@ func (c *Compressor) compare(ctx context.Context, g *Group) error {
 
 // use changes the codec.
 func (c *Compressor) use(name string) (err error) {
-	c.name, c.codec, c.plain = name, nil, name == compress.Float32{}.Name()
+	c.name, c.codec, c.plain = name, nil, name == compress.Float32.Name()
 	c.parts = map[extent]*part{}
 	if c.spec, err = compress.ParseSpec(name); err != nil || c.spec.Averages() {
 		return err
@@ -450,7 +450,7 @@ func (c *Compressor) Choose(ctx context.Context) (Decision, error) {
 		return Decision{c.name, why}, nil
 	}
 	t.decided, t.current = true, pick
-	name := compress.Float32{}.Name()
+	name := compress.Float32.Name()
 	if pick >= 0 {
 		name = t.candidates[pick].Codec.Name()
 	}
@@ -463,7 +463,7 @@ func (c *Compressor) Choose(ctx context.Context) (Decision, error) {
 // pick returns this rank's choice; all ranks take part in the measurement.
 func (c *Compressor) pick(ctx context.Context) (int, string, error) {
 	g, t := c.g, c.tuner
-	none := compress.Float32{}.Name()
+	none := compress.Float32.Name()
 	if len(g.peers) == 1 {
 		return -1, none + ": the group has one rank", nil
 	}

@@ -618,7 +618,7 @@ func TestCompressorArguments(t *testing.T) {
 // auto: a slow link takes int8, a fast one none; a choice stays unless the speed is well
 // beyond the one that would change it.
 func TestCompressorChoice(t *testing.T) {
-	quick := []compress.Candidate{{Codec: compress.FP16{}, Encode: 6e9, Decode: 20e9}, {Codec: &compress.Int8{}, Encode: 6e9, Decode: 20e9}}
+	quick := []compress.Candidate{{Codec: compress.FP16, Encode: 6e9, Decode: 20e9}, {Codec: &compress.Int8{}, Encode: 6e9, Decode: 20e9}}
 	c := &choice{candidates: quick}
 	const n = 1 << 20
 	for _, s := range []struct {
@@ -637,7 +637,7 @@ func TestCompressorChoice(t *testing.T) {
 		encode, decode, limit float64
 		ranks                 int
 	}{{1e9, 0, 0.2e9, 2}, {1e9, 0, 0.36e9, 4}, {0, 1e9, 0.15e9, 2}} {
-		one := &choice{candidates: []compress.Candidate{{Codec: compress.FP16{}, Encode: s.encode, Decode: s.decode}}}
+		one := &choice{candidates: []compress.Candidate{{Codec: compress.FP16, Encode: s.encode, Decode: s.decode}}}
 		below, _ := one.at(0.99*s.limit, s.ranks, n)
 		above, _ := one.at(1.01*s.limit, s.ranks, n)
 		if below != 0 || above != -1 {

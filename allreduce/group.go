@@ -517,11 +517,5 @@ func crowdedPatience(ranks, processors int) time.Duration {
 	return min(2*time.Millisecond, time.Duration(k*(k-1))*100*time.Microsecond)
 }
 
-// crowd records that the ranks of a host outnumber its processors: a waiting
-// rank then yields after each unsuccessful poll.
-func crowd(ranksHere int) bool {
-	return ranksHere > processors()
-}
-
 // processors returns how many this process may use at once.
 func processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }

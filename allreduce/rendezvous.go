@@ -1093,7 +1093,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	g.check()
 	g.patience.most = mostPatience
 	// The rank that is waited for may need the processor.
-	if g.crowded = crowd(f.ranksHere()); g.crowded {
+	if g.crowded = f.ranksHere() > processors(); g.crowded {
 		g.patience.most = crowdedPatience(f.ranksHere(), processors())
 	}
 	if f.ranksHere() > 2*runtime.NumCPU() {

@@ -10,10 +10,10 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
+	"star/internal/durable"
 	"star/internal/vector"
 )
 
@@ -299,23 +299,7 @@ func (m *Model) Save(path string) error {
 	if err != nil {
 		return fmt.Errorf("allreduce: cost model: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("allreduce: cost model: %w", err)
-	}
-	_, err = f.Write(append(text, '\n'))
-	// CreateTemp makes a file that only its owner can read.
-	if e := f.Chmod(0o644); err == nil {
-		err = e
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
+	if err := durable.WriteFile(path, append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("allreduce: cost model: %w", err)
 	}
 	return nil

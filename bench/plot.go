@@ -6,9 +6,9 @@ import (
 	"image/color"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
+	"star/internal/durable"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -253,20 +253,14 @@ func (e *errorPoints) draw() (*plotter.Line, *plotter.Scatter, *plotter.YErrorBa
 
 // WritePlot writes a plot to path, atomically.
 func WritePlot(path string, canvas io.WriterTo) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	f, err := durable.Create(path)
 	if err != nil {
 		return fmt.Errorf("bench: plot: %w", err)
 	}
-	defer os.Remove(f.Name()) // fails after the rename
-	_, err = canvas.WriteTo(f)
-	if e := f.Chmod(0o644); err == nil {
-		err = e
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
+	if _, err = canvas.WriteTo(f); err != nil {
+		f.Discard()
+	} else {
+		err = f.Commit(0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("bench: plot %s: %w", path, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"runtime"
 	"slices"
@@ -234,7 +235,7 @@ func (t *tta) open() error {
 	}
 	for _, name := range t.Scenarios {
 		s, err := openScenario(name, t.Data)
-		if all && err != nil && absent(err) {
+		if all && errors.Is(err, fs.ErrNotExist) {
 			if t.Note != nil {
 				t.Note(fmt.Sprintf("%s is left out: %v", name, err))
 			}

@@ -3,9 +3,7 @@ package bench
 import (
 	"context"
 	"embed"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -395,6 +393,3 @@ func (t *netTask) everything(set data.Dataset, params []float32) (float64, error
 	}
 	return right / float64(n), nil
 }
-
-// absent reports whether an error is that of a trace that is not there.
-func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -15,8 +15,6 @@ type event struct {
 // events is a heap, smallest key first.
 type events []event
 
-func (h *events) clear() { *h = (*h)[:0] }
-
 // push adds an event, unless it is not before bound.
 func (h *events) push(key int64, a, b int32, bound int64) {
 	if key >= bound {

@@ -268,7 +268,7 @@ func (s *solver) settle() {
 		s.best[v] = never
 	}
 	s.tree, s.touched, s.queue = s.tree[:0], s.touched[:0], s.queue[:0]
-	s.events.clear()
+	s.events = s.events[:0]
 }
 
 // exists reports whether x is a vertex or a blossom of the moment.

@@ -96,10 +96,11 @@ func Meet(ctx context.Context, cfg GossipConfig) (*Gossip, error) {
 	if len(meta) > memberlist.MetaMaxSize { // Create would panic
 		return nil, fmt.Errorf("cluster %q: cannot publish the address %q: it is too long", cfg.Cluster, cfg.Place.Addr)
 	}
-	return convene(ctx, cfg, label(cfg.Cluster), me.Role, meta)
+	return convene(ctx, cfg, "star "+cfg.Cluster, me.Role, meta)
 }
 
-// convene joins the gossip with a label, as a member that publishes meta.
+// convene joins the gossip as a member that publishes meta. Every packet has the label, which keeps clusters on one
+// network apart.
 func convene(ctx context.Context, cfg GossipConfig, label, role string, meta []byte) (*Gossip, error) {
 	host, port, err := net.SplitHostPort(cfg.Bind)
 	if err != nil {
@@ -160,9 +161,6 @@ func convene(ctx context.Context, cfg GossipConfig, label, role string, meta []b
 	}
 	return g, nil
 }
-
-// label returns a part of every packet that keeps clusters on one network apart.
-func label(cluster string) string { return "star " + cluster }
 
 // SeedError means that no seed answered.
 type SeedError struct {

@@ -7,18 +7,6 @@ import (
 	"star/runlog"
 )
 
-// Admission decides about plans of the Pilot that make more updates than SSGD, because they use more of hosts that
-// other jobs may use too. The coordinator's goroutine calls its methods, which must not block.
-type Admission interface {
-	// Ask requests permission for a plan. Another goroutine calls answer soon, with false if the decision cannot be
-	// made. After a yes it calls answer again when the permission is withdrawn. The next Ask, like Yield, gives back
-	// what was granted: answer is not called for it any more.
-	Ask(p modes.Plan, answer func(ok bool, why string))
-
-	// Yield gives back what was granted and cancels an open request.
-	Yield()
-}
-
 // InStep reports whether a plan makes no more updates than SSGD: every update waits for all workers of its one group.
 // Such plans need no permission, because hosts are planned for SSGD's updates.
 func InStep(p modes.Plan) bool {
@@ -41,12 +29,12 @@ func (c *Coordinator) permitted(effects []advisor.Effect) error {
 		switch e := e.(type) {
 		case advisor.Answered:
 			l := runlog.Admission{Plan: e.Plan.String(), Granted: e.OK, Now: c.engine.View().Plan.String(), Why: e.Ruling.Why, After: e.After}
-			c.journal.note(l)
+			c.journal.Note(l)
 			c.log.Info("admission decided", "mode", l.Plan, "granted", e.OK, "why", l.Why)
 		case advisor.Install:
 			err = c.install(e.Plan, runlog.Plan{Why: e.Why, Predicted: runlog.Number(e.Predicted), After: e.After})
 		case advisor.Home:
-			if !InStep(c.engine.View().Plan) && !c.choice.manual && !c.rounds.Final() && !c.run.ended {
+			if !InStep(c.engine.View().Plan) && !c.choice.mode.ByHand() && !c.rounds.Final() && !c.run.ended {
 				home := modes.SSGD(c.cfg.MaxWorkers)
 				home.Shares = c.engine.View().Plan.Shares
 				err = c.install(home, runlog.Plan{Why: "back to ssgd: " + e.Why, Forced: true})
@@ -54,7 +42,7 @@ func (c *Coordinator) permitted(effects []advisor.Effect) error {
 		case advisor.GiveBack:
 			c.cfg.Admission.Yield()
 		case advisor.Denied:
-			c.choice.permits.Deny(e.Ruling, c.journal.elapsed().Seconds())
+			c.choice.permits.Deny(e.Ruling, c.journal.Elapsed().Seconds())
 		}
 		if err != nil {
 			return err

@@ -2,32 +2,12 @@ package coord
 
 import (
 	"strings"
-	"time"
 
 	"star"
 	"star/coord/engine"
-	"star/coord/session"
 	"star/internal/exitcode"
-	"star/transport"
 	"star/transport/wire"
 )
-
-// RingConfig makes a job an all-reduce: it has no shards, and each worker updates its own copy of the parameters by the
-// same rule from the same sum. The coordinator receives only hashes of the parameters.
-type RingConfig struct {
-	// Rule is the text of the update rule. A worker with another one is rejected, because its parameters would
-	// differ from the others'.
-	Rule string
-
-	// RuleOf gives Rule for a job that takes its settings from its workers (Config.Adopt). nil means Rule.
-	RuleOf func(e session.Enrolment) string
-
-	// Wait is how long a round waits for riders.
-	Wait time.Duration
-
-	// MaxStale drops gradients of riders that are older than this number of updates. Zero means no limit.
-	MaxStale int64
-}
 
 // announce sends a ring to a worker, with the addresses that it needs; the engine knows only ranks. A member gets the
 // meeting point of the ring (the first member's address), a rider the address of the member that carries it. A ring
@@ -59,7 +39,7 @@ func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 		c.rounds.Restart(c.engine.View().Used)
 		c.saves.Restart()
 	}
-	c.peers.send(p, func() error { return transport.Send(p.conn, m, nil) })
+	tell(&c.peers, p, m, nil)
 }
 
 // compare takes the hash of a member's parameters. If it differs from the majority's, the member is dropped. An error

@@ -22,13 +22,11 @@ import (
 // workers it was configured with. A job that was taken over needs all members that took part in it, or has waited long
 // enough for them (takeover.Gathered). With a validator the workers begin when its first gradient is in use.
 func (c *Coordinator) tryStart() {
-	if !c.placing.assigned || c.engine != nil {
+	if !c.placing.Assigned() || c.engine != nil {
 		return
 	}
-	for _, ok := range c.placing.ready {
-		if !ok {
-			return
-		}
+	if len(c.placing.Unfilled()) > 0 {
+		return
 	}
 	if !c.takeover.Trained() && !c.members.Enough() || c.takeover.Trained() && !c.takeover.Gathered(time.Now(), c.cfg.MinWorkers, c.peers.present(&c.members)) {
 		return
@@ -40,14 +38,14 @@ func (c *Coordinator) tryStart() {
 	absent := c.members.Begin()
 	c.peers.apart(absent)
 	if c.cfg.Pilot == nil { // a pilot reads every record, and a replay of its decisions reads them in the log
-		c.journal.log.Sample(c.cfg.MaxWorkers)
+		c.journal.Sample(c.cfg.MaxWorkers)
 	}
 	if c.members.Terms.AllAlike() {
 		c.cfg.Pilot = nil // all workers exchange alike: there is no mode to choose
 	}
 	c.engine = c.newEngine(absent)
 	now := c.engine.View()
-	if c.cfg.Pace && c.arch.sharded() {
+	if c.cfg.Pace && c.arch.Sharded() {
 		c.flow.pacer = traffic.NewPacer(c.cfg.MaxWorkers)
 	}
 	c.rounds.Begin(evaluate.Model{Buffers: 4 * c.members.Terms.Hello().Buffers, Layout: c.members.Terms.Enrolled().Buffers, Tests: c.members.Terms.Enrolled().Tests > 0})
@@ -60,13 +58,13 @@ func (c *Coordinator) tryStart() {
 	if c.cfg.Pilot != nil {
 		c.startPilot()
 	}
-	at := c.journal.elapsed()
-	line := runlog.Train{Workers: c.cfg.MaxWorkers, Shards: len(c.placing.shards),
+	at := c.journal.Elapsed()
+	line := runlog.Train{Workers: c.cfg.MaxWorkers, Shards: c.placing.Len(),
 		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Data: c.members.Terms.Enrolled().Data,
 		Epoch: c.members.Terms.Enrolled().Samples, Limit: c.expected(), Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
 	}
-	c.journal.note(line)
-	c.log.Info("training started", "workers", c.engine.View().Live(), "shards", len(c.placing.shards), "parameters", c.members.Terms.Hello().Params,
+	c.journal.Note(line)
+	c.log.Info("training started", "workers", c.engine.View().Live(), "shards", c.placing.Len(), "parameters", c.members.Terms.Hello().Params,
 		"model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data, "mode", c.words(c.cfg.Plan))
 	c.caution()
 	c.measured.remember(&c.journal, at, c.cfg.Remember, c.cfg.MaxWorkers)
@@ -95,16 +93,16 @@ func (c *Coordinator) tryStart() {
 func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	plan := c.plant(c.cfg.Plan)
 	g := engine.Config{
-		Workers: c.cfg.MaxWorkers, Shards: len(c.placing.shards), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.job().Limit(plan),
-		Plan: c.members.Quorum.Set(plan, c.cfg.size().Grows(), c.lives), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.first(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
-		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.lease.replaceable(), MaxParams: c.members.Terms.Hello().Params,
+		Workers: c.cfg.MaxWorkers, Shards: c.placing.Len(), Batch: c.cfg.Batch, Turns: c.members.Terms.Enrolled().Turns, Limit: c.job().Limit(plan),
+		Plan: c.members.Quorum.Set(plan, c.cfg.Size().Grows(), c.lives), Absent: absent, Scale: c.cfg.Scale, Planned: c.cfg.First(), Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Whole: c.cfg.WholeBatches, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
+		Guard: c.cfg.Poison != poison.Off, WithMetadata: c.lease.Replaceable(), MaxParams: c.members.Terms.Hello().Params,
 	}
 	if c.takeover.Trained() {
 		g.After, g.Limit = c.takeover.Resume()
 		c.cfg.Resume = g.After.Progress
 	}
 	g.From = c.cfg.Resume
-	return c.arch.engine(c, g)
+	return c.arch.Engine(g, func(w star.Worker) bool { p := c.peers.workers[w]; return p != nil && c.peers.takesOthers(p) }, c.lease.Term())
 }
 
 // caution adds warnings about a job that begins to the log and the result: facts that the numbers in the result do not
@@ -127,7 +125,7 @@ func (c *Coordinator) caution() {
 func (c *Coordinator) job() *length.Job {
 	return &length.Job{
 		Samples: c.cfg.Samples, Epochs: c.cfg.Epochs, Steps: c.cfg.Steps, By: c.run.endBy, Batch: c.cfg.Batch, MaxWorkers: c.cfg.MaxWorkers,
-		Workers: c.cfg.first(), Plan: c.cfg.Plan, Enrolled: c.members.Terms.Enrolled(), Programs: c.cfg.Adopt != nil,
+		Workers: c.cfg.First(), Plan: c.cfg.Plan, Enrolled: c.members.Terms.Enrolled(), Programs: c.cfg.Adopt != nil,
 	}
 }
 

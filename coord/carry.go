@@ -9,7 +9,6 @@ import (
 	"star/coord/evaluate"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -56,7 +55,7 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 	if c.placing.mover.Hold(time.Now(), orders) {
 		return
 	}
-	if len(orders) > 0 && !c.lease.may() {
+	if len(orders) > 0 && !c.lease.May() {
 		return
 	}
 	// In a job with several coordinators another process may take over at any time. So the causes of these orders
@@ -74,8 +73,8 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 		released = released || len(orders[i].Releases) > 0
 	}
 	c.onRecord(orders)
-	if ring, ok := c.engine.(engine.RingEngine); ok && released && c.lease.replaceable() {
-		c.lease.metadata = ring.Metadata(c.lease.term())
+	if ring, ok := c.engine.(engine.RingEngine); ok && released && c.lease.Replaceable() {
+		c.run.metadata = ring.Metadata(c.lease.Term())
 	}
 	c.peers.out.Together(func() {
 		for i := range orders {
@@ -86,8 +85,8 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 
 // onRecord flushes the run log, in a job with several coordinators. tick handles an error of the log.
 func (c *Coordinator) onRecord(orders []engine.Ready) {
-	if c.lease.replaceable() && len(orders) > 0 {
-		c.journal.log.Flush()
+	if c.lease.Replaceable() && len(orders) > 0 {
+		c.journal.Flush()
 	}
 }
 
@@ -104,14 +103,10 @@ func (c *Coordinator) follow(o *engine.Ready) {
 		c.peers.branch(b)
 	}
 	for _, m := range o.Closes {
-		if p := c.peers.workers[m.Worker]; p != nil && !p.gone {
-			c.peers.send(p, func() error { return transport.Send(p.conn, m.Msg, nil) })
-		}
+		tell(&c.peers, c.peers.workers[m.Worker], m.Msg, nil)
 	}
 	for _, m := range o.Cancels {
-		if p := c.peers.workers[m.Worker]; p != nil {
-			c.peers.send(p, func() error { return transport.Send(p.conn, m, nil) })
-		}
+		tell(&c.peers, c.peers.workers[m.Worker], m, nil)
 	}
 	c.pace(o.Releases)
 	for _, r := range o.Releases {
@@ -124,18 +119,14 @@ func (c *Coordinator) follow(o *engine.Ready) {
 // update, so it is not counted. The engine has numbered it, and every server gets every firing in that order.
 func (c *Coordinator) fire(o *engine.Ready) {
 	f := &o.Fire
-	for _, s := range c.peers.servers {
-		if s.hello.Shards > 0 {
-			c.peers.send(s, func() error { return transport.Send(s.conn, *f, o.Metadata) })
-		}
-	}
+	tellShards(&c.peers, *f, o.Metadata)
 	if o.Silent {
 		return
 	}
 	c.received(len(f.Gradients))
 	if f.NormFirst || f.Report {
 		n := evaluate.Norm{After: f.Report, Version: f.Version, Noise: o.Noise, Samples: f.Samples}
-		c.measured.norms.Expect(f.Seq, len(c.placing.shards), n)
+		c.measured.norms.Expect(f.Seq, c.placing.Len(), n)
 	}
 	if len(f.Gradients) > 0 {
 		if c.measured.stats.Updates++; c.measured.stats.Updates == worthAfter {
@@ -153,7 +144,7 @@ func (c *Coordinator) fire(o *engine.Ready) {
 // record writes the updates that the engine has ordered to the run log, in the order of its decisions, whenever they
 // are carried out. Orders that are held are recorded once.
 func (c *Coordinator) record(orders []engine.Ready) {
-	c.measured.putAside(&c.journal, c.engine.View().Aside)
+	c.measured.putAside(&c.journal, c.log, c.engine.View().Aside)
 	for i := range orders {
 		if o := &orders[i]; o.Fire.Seq > 0 && !o.Silent && !o.Recorded {
 			o.Recorded = true
@@ -167,7 +158,7 @@ func (c *Coordinator) record(orders []engine.Ready) {
 // after it.
 func (c *Coordinator) recordFire(o *engine.Ready) {
 	f := &o.Fire
-	at := c.journal.elapsed()
+	at := c.journal.Elapsed()
 	line := runlog.Fire{Seq: f.Seq, Version: f.Version, Samples: o.Used, Staleness: append([]int64{}, o.Stale...)}
 	gradients, dropped := f.Gradients, f.Dropped
 	if o.Members != nil || o.Dropped != nil { // with a tree the Fire may name fewer
@@ -180,9 +171,9 @@ func (c *Coordinator) recordFire(o *engine.Ready) {
 	line.Pieces = flat(o.Pieces)
 	line.Round, line.More = o.Round, o.More
 	e := runlog.Entry(line)
-	c.journal.log.Write(at, e)
+	c.journal.WriteAt(at, e)
 	c.leftOut(o.Poison)
-	c.journal.tell(at, e)
+	c.journal.Tell(at, e)
 }
 
 // release sends a Release after the orders that wait for copies.
@@ -204,10 +195,10 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	flight := &p.measured.Flight
 	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
 	c.inflow(p)
-	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.peers.beside(p, c.placing.owner) {
-		c.flow.links.Pushed(flight.From.Sub(c.journal.begun), flight.To.Sub(c.journal.begun), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.MaxWorkers)
+	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.peers.beside(p, c.placing.Owners()) {
+		c.flow.links.Pushed(c.journal.At(flight.From), c.journal.At(flight.To), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.MaxWorkers)
 	}
-	c.peers.send(p, func() error { return transport.Send(p.conn, r, c.lease.metadata) })
+	tell(&c.peers, p, r, c.run.metadata)
 }
 
 // evictions separates evictions from the other orders, which keep their order. Without evictions it returns orders
@@ -245,4 +236,12 @@ func (c *Coordinator) evict(e *engine.Eviction) error {
 		return c.lost(p, e.Why)
 	}
 	return c.drop(p, e.Why)
+}
+
+// flat returns the spans in the format of the run log: start and number of samples of each.
+func flat(spans []Span) (out []int64) {
+	for _, s := range spans {
+		out = append(out, s.Start, int64(s.Count))
+	}
+	return out
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	"star/coord/choice"
 	"star/coord/engine"
 	"star/coord/traffic"
 	"star/modes"
@@ -75,12 +76,12 @@ func (c *Coordinator) command(args []string) (any, error) {
 // are used. by is the reason for the log. The error is that the lease is lost.
 func (c *Coordinator) stopStream(by string) (limit int64, err error) {
 	limit = c.engine.View().Cursor
-	if !c.lease.persist(func(e *Handover) { e.Limit = limit }) {
-		return 0, c.lease.lost
+	if !c.lease.Persist(func(e *Handover) { e.Limit = limit }) {
+		return 0, c.lease.Lost()
 	}
 	c.engine.End(engine.Stop)
 	c.measured.result.Ended = by
-	c.journal.write(runlog.Stop{Limit: limit, Why: by})
+	c.journal.Write(runlog.Stop{Limit: limit, Why: by})
 	c.log.Info("stopping", "at_samples", limit, "why", by)
 	return limit, nil
 }
@@ -93,41 +94,46 @@ type modeChange struct {
 }
 
 // changeMode installs another plan, written as in docs/modes.md, or lets the pilot decide again (auto). It returns an
-// error and changes nothing if the plan does not fit the workers, the engine, or what was fixed when the job began: how
-// many gradients shards keep, and whether workers send gradients or steps. A plan without shares or local steps keeps
-// the present ones. The answer is a modeChange. From here on the pilot's decisions are ignored, until auto.
+// error and changes nothing if the plan does not fit (choice.Rules). The answer is a modeChange. From here on the
+// pilot's decisions are ignored, until auto.
 func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if spec == "auto" {
 		if c.cfg.Pilot == nil {
 			return nil, fmt.Errorf("mode auto: the job was not started with --mode auto and has no pilot")
 		}
-		c.choice.manual, c.choice.given = false, ""
-		if !c.flow.auto.Enabled() && c.arch.planted() {
+		c.choice.mode.Release()
+		if !c.flow.auto.Enabled() && c.arch.Planted() {
 			c.flow.auto = traffic.NewTree(c.cfg.Tree, c.cfg.MaxWorkers, nil)
 		}
 		now := c.engine.View().Plan.String()
 		line := runlog.Plan{Plan: now, From: now, Why: why + " mode auto", Predicted: runlog.Number(math.NaN())}
-		c.journal.note(line)
+		c.journal.Note(line)
 		words := c.words(c.engine.View().Plan)
 		return modeChange{From: words, To: words, Version: c.engine.View().Version}, nil
 	}
-	p, err := modes.Parse(spec, c.cfg.MaxWorkers)
+	rules := choice.Rules{Workers: c.cfg.MaxWorkers, First: c.cfg.Plan, Strides: c.cfg.Strides, Uncut: c.cfg.Uncut, Fits: c.fits}
+	if c.lease.Replaceable() {
+		rules.Replaceable = c.arch.Replaceable
+	}
+	from := c.engine.View().Plan
+	p, err := rules.Plan(spec, from)
 	if err != nil {
 		return nil, err
 	}
-	if c.lease.replaceable() {
-		if err := c.arch.replaceable(p); err != nil {
-			return nil, err
-		}
-	}
-	if p, err = c.cfg.uncut(p); err != nil {
-		return nil, fmt.Errorf("mode %s: %w: set star.loader(divisible=True) in the program, or --whole-batches=false", spec, err)
-	}
+	before := c.words(from)
+	c.choice.mode.Set(spec)
+	answer := modeChange{From: before, To: c.words(p), Version: c.engine.View().Version}
+	p = c.plant(p)
+	return answer, c.install(p, runlog.Plan{Why: why})
+}
+
+// fits returns why the workers or the architecture do not allow a plan.
+func (c *Coordinator) fits(p modes.Plan) error {
 	if err := c.members.Terms.Permit(p, c.cfg.MaxWorkers); err != nil {
-		return nil, err
+		return err
 	}
-	if err := c.arch.fits(p); err != nil {
-		return nil, err
+	if err := c.arch.Fits(p); err != nil {
+		return err
 	}
 	for w, q := range c.peers.workers {
 		if q == nil {
@@ -138,46 +144,16 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 			hello.Addr = ""
 		}
 		if err := engine.TreeNeeds(p, w, hello); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	from := c.engine.View().Plan
-	if p.Shares == nil {
-		p.Shares = from.Shares
-	}
-	switch { // what workers send is fixed when the job begins
-	case mostKept(p) > mostKept(c.cfg.Plan):
-		return nil, fmt.Errorf("mode %v: the job's first mode lets shards keep %d gradients of workers that do not wait for the update, this mode needs %d", p, mostKept(c.cfg.Plan), mostKept(p))
-	case c.cfg.Strides:
-	case p.Local > 0 && from.Local == 0:
-		return nil, fmt.Errorf("mode %v: the workers of this job send gradients, and its settings permit no local steps (docs/modes.md, Local steps)", p)
-	case (p.Micro > 0 || p.Queue > 0) && from.Local > 0:
-		return nil, fmt.Errorf("mode %v: the workers of this job make local steps and send no gradients", p)
-	case p.Local == 0:
-		p.Local = from.Local
-	}
-	before := c.words(from)
-	c.choice.given = spec
-	answer := modeChange{From: before, To: c.words(p), Version: c.engine.View().Version}
-	c.choice.manual = true
-	p = c.plant(p)
-	return answer, c.install(p, runlog.Plan{Why: why})
-}
-
-// mostKept is the largest number of gradients in an update of p that workers do not wait for.
-func mostKept(p modes.Plan) (most int) {
-	for _, g := range p.Groups {
-		if g.NonBlocking {
-			most = max(most, g.Quorum)
-		}
-	}
-	return most
+	return nil
 }
 
 // plant prepares an automatic tree if p asks for one: the tree is added when the load is known. A pilot's plans always
 // get one if the architecture has trees.
 func (c *Coordinator) plant(p modes.Plan) modes.Plan {
-	if c.flow.auto = (traffic.Tree{}); p.AutoTree || c.cfg.Pilot != nil && !c.choice.manual && c.arch.planted() {
+	if c.flow.auto = (traffic.Tree{}); p.AutoTree || c.cfg.Pilot != nil && !c.choice.mode.ByHand() && c.arch.Planted() {
 		c.flow.auto = traffic.NewTree(c.cfg.Tree, c.cfg.MaxWorkers, p.Parents)
 		p.AutoTree = false
 	}
@@ -191,11 +167,11 @@ func (c *Coordinator) plant(p modes.Plan) modes.Plan {
 // before it is in force. Gradients that wait under the old plan are used by the new one (engine.Install).
 func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	from := c.engine.View().Plan
-	if p = c.flow.graft(p); p.Equal(from) || c.stopping.Frozen() {
+	if p = c.flow.auto.Graft(p); p.Equal(from) || c.stopping.Frozen() {
 		return nil
 	}
-	if !c.lease.persist(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.choice.manual, c.flow.auto.Enabled() }) {
-		return c.lease.lost
+	if !c.lease.Persist(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.choice.mode.ByHand(), c.flow.auto.Enabled() }) {
+		return c.lease.Lost()
 	}
 	c.measured.stats.Switches++
 	c.choice.permits.Forget()
@@ -206,7 +182,7 @@ func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	if line.After == 0 { // no prediction
 		line.Predicted = runlog.Number(math.NaN())
 	}
-	c.journal.note(line)
+	c.journal.Note(line)
 	c.log.Info("mode changed", "from", c.words(from), "to", c.words(p), "why", line.Why)
 	return c.carry(c.engine.Install(p))
 }

@@ -23,7 +23,7 @@
 //   - Lines of the run log are in the order of the decisions, even if these are carried out later.
 //
 // The same code runs jobs with parameter servers and with all-reduce. They differ in the engine and in one
-// interface (architecture.go).
+// interface (package architecture).
 //
 // Units: samples and positions in their stream; seconds in JSON, otherwise durations; bytes. Ranks begin at 0. Errors
 // of exported functions that end a job are of type *Error and have an exit code (package exitcode). Package session is
@@ -44,9 +44,13 @@ import (
 
 	"star"
 	"star/coord/advisor"
+	"star/coord/architecture"
+	"star/coord/choice"
 	"star/coord/ending"
 	"star/coord/engine"
 	"star/coord/evaluate"
+	"star/coord/journal"
+	"star/coord/lease"
 	"star/coord/measure"
 	"star/coord/membership"
 	"star/coord/moves"
@@ -57,8 +61,6 @@ import (
 	"star/coord/traffic"
 	"star/internal/exitcode"
 	"star/internal/flightrecorder"
-	"star/internal/poison"
-	"star/modes"
 	"star/pgns"
 	"star/runlog"
 	"star/transport"
@@ -80,24 +82,24 @@ import (
 // times as the Coordinator, to the nanosecond (virtual_test.go).
 type Coordinator struct {
 	cfg  Config
-	arch architecture
+	arch architecture.Architecture
 	log  *slog.Logger
 	in   inbox
 
 	// Owned by Run from here on.
 	peers    peers
 	members  membership.Members
-	journal  journal
+	journal  journal.Journal
 	engine   engine.Engine // nil until the training begins; then never replaced
 	placing  placing
 	flow     flow
 	judging  judging
-	choice   choice
+	choice   chosen
 	rounds   evaluate.Rounds
 	saves    evaluate.Saves
 	measured measured
 	takeover takeover.Takeover
-	lease    leadership
+	lease    lease.Lease
 	stopping ending.End
 	run      running
 }
@@ -119,11 +121,10 @@ type judging struct {
 	validator *peer // nil: not connected
 }
 
-// choice determines the mode. It has one source at a time: a mode set by hand (manual) or the pilot. The pilot itself
-// runs in its own goroutine (package advisor); its decisions arrive as events.
-type choice struct {
-	given      string           // the mode in the words of the user; empty: unset, or a pilot chooses
-	manual     bool             // set with star ctl mode: decisions of the pilot are ignored
+// chosen determines the mode. It has one source at a time: a mode set by hand (package choice) or the pilot. The pilot
+// itself runs in its own goroutine (package advisor); its decisions arrive as events.
+type chosen struct {
+	mode       choice.Mode
 	permits    advisor.Permits  // for plans that need admission
 	verdicts   advisor.Verdicts // the pilot's, on workers that are slow now
 	deadlines  []time.Duration  // by rank; see Remark
@@ -132,15 +133,15 @@ type choice struct {
 
 // measured has the figures for the status and the result. Nothing in it decides what the engine does.
 type measured struct {
-	stats      measure.Totals
-	result     runlog.Result
-	aside      int           // how many of the engine's list are in the run log
-	line       runlog.Record // reused by arrived for each line
-	memory     measure.Memory
-	norms      evaluate.Norms
-	noise      *pgns.Estimator
-	hashes     evaluate.Hashes
-	poisonings []map[poison.Cause]int64 // excluded gradients, by worker
+	stats    measure.Totals
+	result   runlog.Result
+	aside    int           // how many of the engine's list are in the run log
+	line     runlog.Record // reused by arrived for each line
+	memory   measure.Memory
+	norms    evaluate.Norms
+	noise    *pgns.Estimator
+	hashes   evaluate.Hashes
+	excluded measure.Exclusions
 }
 
 // running is the state of the loop: the times of its last actions, and why and when the job ends. Once ended is set the
@@ -153,10 +154,11 @@ type running struct {
 	ticked   time.Time
 	pinged   time.Time // when the servers were last pinged
 
-	ended   bool
-	sick    error           // ends the job at the next orders
-	endBy   string          // the setting that bounds the job (Adopted)
-	yielded chan<- struct{} // closed when other members can continue the job
+	ended    bool
+	sick     error           // ends the job at the next orders
+	endBy    string          // the setting that bounds the job (Adopted)
+	metadata []byte          // sent with the releases of a ring
+	yielded  chan<- struct{} // closed when other members can continue the job
 }
 
 // New makes the coordinator of one job. An invalid Config gives an *Error with exitcode.Usage that names the setting.
@@ -166,83 +168,29 @@ type running struct {
 // that does not fit the workers, or copies that are not listed. New starts nothing: Accept may be called at once, and
 // Run once.
 func New(cfg Config) (*Coordinator, error) {
-	if cfg.MaxWorkers < 1 {
-		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.MaxWorkers)}
-	}
-	if cfg.Servers == 0 {
-		cfg.Servers = 1
-	}
-	arch := architectureOf(&cfg)
-	if err := arch.check(&cfg); err != nil {
+	arch := architecture.Of(&cfg)
+	if err := cfg.Check(arch); err != nil {
 		return nil, &Error{exitcode.Usage, err.Error()}
-	}
-	if err := cfg.size().Check(); err != nil {
-		return nil, &Error{exitcode.Usage, "coord: " + err.Error()}
-	}
-	if cfg.Batch < 1 {
-		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a batch needs at least 1 sample, not %d", cfg.Batch)}
-	}
-	if !cfg.Scale.Valid() {
-		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: unknown update scale %q (n, firing, damped, workers)", cfg.Scale)}
-	}
-	if cfg.Samples <= 0 && cfg.Epochs <= 0 && cfg.Steps <= 0 {
-		return nil, &Error{exitcode.Usage, "coord: the job has no end: give samples, epochs or steps"}
-	}
-	if err := cfg.Validation.check(&cfg); err != nil {
-		return nil, &Error{exitcode.Usage, err.Error()}
-	}
-	if cfg.Plan.Groups == nil {
-		cfg.Plan = modes.SSGD(cfg.MaxWorkers)
-	}
-	if err := cfg.Plan.Validate(cfg.MaxWorkers); err != nil {
-		return nil, &Error{exitcode.Usage, err.Error()}
-	}
-	if err := arch.fits(cfg.Plan); err != nil {
-		return nil, &Error{exitcode.Usage, "coord: " + err.Error()}
-	}
-	switch cfg.Poison {
-	case "":
-		cfg.Poison = poison.Skip
-	case poison.Skip, poison.Fatal, poison.Off:
-	default:
-		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: unknown policy for poison %q (skip, fatal, off)", cfg.Poison)}
-	}
-	cfg.JoinTimeout = cmp.Or(cfg.JoinTimeout, 2*time.Minute)
-	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, 10*time.Second)
-	cfg.DeadAfter = cmp.Or(cfg.DeadAfter, time.Minute)
-	cfg.Unreachable = cmp.Or(cfg.Unreachable, session.Unreachable)
-	cfg.StallAfter = cmp.Or(cfg.StallAfter, 15*time.Second)
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Lease == nil {
-		cfg.Lease = alone{}
-	}
-	if cfg.RunLog == nil {
-		cfg.RunLog = runlog.NewWriter(nil)
 	}
 	noise, err := pgns.New(pgns.Config{})
 	if err != nil {
 		return nil, err
 	}
 	life, hangUp := context.WithCancel(context.Background())
-	poisonings := make([]map[poison.Cause]int64, cfg.MaxWorkers)
-	for w := range poisonings {
-		poisonings[w] = map[poison.Cause]int64{}
-	}
-	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log, journal: journal{log: cfg.RunLog, text: cfg.Log}, lease: leadership{of: cfg.Lease}}
+	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log, journal: journal.New(cfg.RunLog, cfg.Log), lease: lease.New(cfg.Lease)}
 	c.in.events = make(chan event, 4*(cfg.MaxWorkers+cfg.Servers))
 	c.in.done, c.in.notices = make(chan struct{}), make(chan notice, 1)
 	c.in.life, c.in.hangUp = life, hangUp
 	c.peers.log, c.peers.servers, c.peers.workers = cfg.Log, make([]*peer, cfg.Servers), make([]*peer, cfg.MaxWorkers)
-	c.members = membership.New(cfg.size(), transport.NewKey())
+	c.members = membership.New(cfg.Size(), transport.NewKey())
 	c.members.Shortage = membership.NewShortage(c.minWorkers(), cfg.JoinTimeout)
 	c.saves = evaluate.NewSaves(cfg.Save != nil)
-	c.measured.norms, c.placing.hosts, c.measured.hashes = evaluate.NewNorms(cfg.Validation != nil), map[[2]int]bool{}, evaluate.Hashes{}
+	c.measured.norms, c.measured.hashes = evaluate.NewNorms(cfg.Validation != nil), evaluate.Hashes{}
 	if cfg.Validation != nil {
 		c.judging.checks = evaluate.NewValidator(cfg.Validation.Every)
 	}
-	c.measured.memory, c.measured.poisonings, c.measured.noise, c.choice.given = measure.NewMemory(cfg.MaxWorkers), poisonings, noise, cfg.Words
+	c.measured.memory, c.measured.excluded, c.measured.noise = measure.NewMemory(cfg.MaxWorkers), measure.NewExclusions(cfg.MaxWorkers, cfg.Poison), noise
+	c.choice.mode = choice.New(cfg.Words)
 	c.flow.links = moves.NewLinks(cfg.Shift)
 	return c, c.inherit()
 }
@@ -310,7 +258,7 @@ func (c *Coordinator) Accept(conn transport.Conn, h wire.Hello, payload []byte) 
 
 // turnAway rejects a connection after Run has ended: the job is over, or another process coordinates it.
 func (c *Coordinator) turnAway(conn transport.Conn) {
-	if c.lease.lost != nil {
+	if c.lease.Lost() != nil {
 		transport.Refer(conn, wire.Elsewhere{})
 		return
 	}
@@ -321,7 +269,7 @@ func (c *Coordinator) turnAway(conn transport.Conn) {
 // returns the path of the log, which is empty if the log is not stored. Call it before Run. The goroutine of Run calls
 // each, which must not block.
 func (c *Coordinator) Beside(each func(runlog.Line)) (path string) {
-	c.journal.log.Beside(each)
+	c.journal.Beside(each)
 	return c.cfg.Result.RunLog
 }
 
@@ -339,10 +287,10 @@ const settle = 2 * time.Second
 // now, to which members reconnect; the cause of ctx; and, without any other error, a failure to write the run log.
 // Connections stay open for two seconds after Run has returned, so that members can read why the job is over.
 func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
-	c.journal.begun = time.Now()
-	c.run.progress, c.journal.started = c.journal.begun, c.journal.begun.UTC()
+	c.run.progress = time.Now()
+	c.journal.Begin(c.run.progress)
 	if c.takeover.On() {
-		c.journal.begun = c.lease.when(c.takeover.Left().Begun)
+		c.journal.Inherit(c.lease.When(c.takeover.Left().Begun))
 	}
 	c.measured.result = c.cfg.Result
 	c.run.idle = flightrecorder.Open("coordinator", "the update after version", "", "the missing member arrives, or is silent for --dead-after")
@@ -358,13 +306,13 @@ func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 		}
 	}
 	if errors.Is(err, ErrLeaseLost) {
-		c.lease.lost = err // before done is closed: see turnAway
+		c.lease.Lose(err) // before done is closed: see turnAway
 		c.stepDown(err)
 	}
 	close(c.in.done)
 	time.AfterFunc(settle, c.in.hangUp)
 	c.open()
-	if e := c.journal.log.Close(); e != nil && err == nil {
+	if e := c.journal.Close(); e != nil && err == nil {
 		err = fmt.Errorf("coord: write the run log: %w", e)
 	}
 	return c.measured.result, err
@@ -385,14 +333,14 @@ func (c *Coordinator) loop(ctx context.Context) error {
 	look := time.NewTimer(time.Second)
 	defer look.Stop()
 	for !c.run.ended {
-		if c.lease.lost != nil {
-			return c.lease.lost
+		if c.lease.Lost() != nil {
+			return c.lease.Lost()
 		}
 		if c.run.sick != nil && c.engine == nil {
 			return c.run.sick
 		}
 		select {
-		case <-c.lease.over():
+		case <-c.lease.Over():
 			return ErrLeaseLost
 		case e := <-c.in.events:
 			if err := c.handleSome(e); err != nil {
@@ -433,7 +381,7 @@ func (c *Coordinator) handleSome(e event) error {
 		if err := c.handle(e); err != nil {
 			return err
 		}
-		if c.run.ended || c.lease.lost != nil || c.run.sick != nil || len(c.in.events) == 0 {
+		if c.run.ended || c.lease.Lost() != nil || c.run.sick != nil || len(c.in.events) == 0 {
 			return nil
 		}
 		e = <-c.in.events // cannot block: no other goroutine receives from it
@@ -464,29 +412,24 @@ func (c *Coordinator) ending(ctx context.Context, err error) error {
 // are known; otherwise when the job ends. The lines of workers that have already joined follow; then those about
 // copies from before, with their original times.
 func (c *Coordinator) open() {
-	if c.journal.opened {
+	if c.journal.Opened() {
 		return
 	}
-	c.journal.opened = true
 	settings := c.cfg.Settings
 	if c.members.Terms.Known() && c.cfg.Trains != nil {
 		var t session.Told
 		t, settings = c.cfg.Trains(*c.members.Terms.Hello(), *c.members.Terms.Enrolled())
 		c.measured.result.Model, c.measured.result.Dataset, c.measured.result.Seed = t.Model, t.Dataset, t.Seed
 	}
-	c.journal.log.Write(0, runlog.Start{
-		Format: runlog.MaxFormat, Program: c.cfg.Program, Commit: c.cfg.Commit, Time: c.journal.started, Job: c.cfg.Job,
-		Notes: c.cfg.Notes, Config: settings,
-	})
+	var joins []runlog.Line
 	for rank, p := range c.peers.workers {
 		if c.members.Joined(rank) { // others take no part yet
-			c.journal.log.Write(c.members.Came(rank), runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
+			joins = append(joins, runlog.Line{T: c.members.Came(rank), Entry: runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()}})
 		}
 	}
-	for _, l := range c.journal.unopened {
-		c.journal.log.Write(l.T, l.Entry)
-	}
-	c.journal.unopened = nil
+	c.journal.Open(runlog.Start{
+		Format: runlog.MaxFormat, Program: c.cfg.Program, Commit: c.cfg.Commit, Job: c.cfg.Job, Notes: c.cfg.Notes, Config: settings,
+	}, joins)
 }
 
 // finish tells all members that the job is over, except those that may coordinate. Workers are released with Stop,

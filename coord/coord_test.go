@@ -18,6 +18,7 @@ import (
 
 	"star"
 	"star/coord/advice"
+	"star/coord/architecture"
 	"star/coord/engine"
 	"star/coord/outbox"
 	"star/coord/session"
@@ -1982,7 +1983,7 @@ func TestEndOfHugeNumbers(t *testing.T) {
 		{Config{Samples: 7, Steps: 3}, 7},
 		{Config{Epochs: 0.51}, 21},
 	} {
-		k := &Coordinator{arch: servers{}, cfg: c.cfg}
+		k := &Coordinator{arch: architecture.Of(&Config{}), cfg: c.cfg}
 		k.members.Terms.Set(wire.Hello{}, enrolment)
 		if got := k.job().End(8); got != c.want {
 			t.Errorf("%+v ends at %d, want %d", c.cfg, got, c.want)

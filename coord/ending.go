@@ -9,7 +9,6 @@ import (
 	"star/coord/ending"
 	"star/coord/takeover"
 	"star/internal/exitcode"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -41,15 +40,15 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 		err = &Error{exitcode.Failure,
 			fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", failed)}
 	}
-	if c.lease.replaceable() {
-		c.journal.log.Flush() // a successor does not write these lines; Close reports an error
+	if c.lease.Replaceable() {
+		c.journal.Flush() // a successor does not write these lines; Close reports an error
 		end := &Ending{Exit: exit, Reason: reason, Result: c.measured.result, Code: codeOf(err)}
 		if err != nil {
 			end.Error = err.Error()
 		}
 		// A process that was told to end the job ends it, even without an agreement.
-		if !c.lease.persist(func(e *Handover) { e.End = end }) && ctx.Err() == nil {
-			return c.lease.lost
+		if !c.lease.Persist(func(e *Handover) { e.End = end }) && ctx.Err() == nil {
+			return c.lease.Lost()
 		}
 	}
 	c.finish(exit, reason)
@@ -66,11 +65,11 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 	e := c.takeover.Left()
 	end := e.End
 	c.measured.result = end.Result
-	c.log.Info("the job was over when its coordinator was lost", "term", c.lease.term(), "exit", end.Exit, "reason", end.Reason)
+	c.log.Info("the job was over when its coordinator was lost", "term", c.lease.Term(), "exit", end.Exit, "reason", end.Reason)
 	rest := ending.NewFarewell(time.Now(), e.Workers, e.Counts, c.cfg.Unreachable, takeover.AbsentWorkers)
 	for !rest.Over(time.Now()) {
 		select {
-		case <-c.lease.over():
+		case <-c.lease.Over():
 			return ErrLeaseLost
 		case ev := <-c.in.events:
 			p := ev.peer
@@ -80,9 +79,7 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 			case p == nil || p.gone || ev.Kind != wire.KindHello || ev.Hello.Job != c.cfg.Job:
 			case p.role == wire.RoleServer && p.rank < c.cfg.Coordinators: // the agreement tells it the end of the job
 				rest.Noticed(time.Now())
-				c.peers.send(p, func() error {
-					return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.elapsed(), Term: c.lease.term()}, nil)
-				})
+				c.welcomeServer(p)
 			default:
 				rest.Came(p.role == wire.RoleServer, p.rank)
 				c.peers.part(p, end.Exit, end.Reason)

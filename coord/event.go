@@ -14,9 +14,9 @@ import (
 	"star/coord/outbox"
 	"star/coord/said"
 	"star/coord/takeover"
+	"star/coord/view"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -46,7 +46,7 @@ type peer struct {
 
 	measured measure.Worker
 	copyRate float64 // of the last shard that moved here, bytes per second
-	load     hostLoad
+	load     view.Reported
 }
 
 // event is a message from a connection, or from another goroutine of this process. Kind 0 means that the connection
@@ -91,7 +91,7 @@ func (c *Coordinator) handle(e event) error {
 	case kindPilotAction:
 		return c.apply(e.action)
 	case kindNote:
-		c.flow.noted(&c.journal, *e.note)
+		c.flow.noted(&c.journal, c.log, *e.note)
 		return nil
 	}
 	if p.gone {
@@ -108,7 +108,7 @@ func (c *Coordinator) handle(e event) error {
 	case wire.KindHello:
 		return c.enrol(p, e.Payload)
 	case wire.KindPing:
-		c.peers.send(p, func() error { return transport.Send(p.conn, wire.Pong{Now: time.Now().UnixNano()}, nil) })
+		tell(&c.peers, p, wire.Pong{Now: time.Now().UnixNano()}, nil)
 		return nil
 	case wire.KindPong:
 		return nil // heard is set
@@ -140,9 +140,9 @@ func (c *Coordinator) speaker(p *peer) said.Speaker {
 // view describes the job for said.Check.
 func (c *Coordinator) view(now time.Time) said.View {
 	v := said.View{
-		Elapsed: now.Sub(c.journal.begun), Engine: c.engine, Resumed: c.cfg.Resume.Version,
+		Elapsed: c.journal.At(now), Engine: c.engine, Resumed: c.cfg.Resume.Version,
 		Workers: c.cfg.MaxWorkers, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers, Tests: 1,
-		Shards: c.placing.shards, Hosts: c.placing.hosts, Copies: c.placing.copies.On(), Replaceable: c.lease.replaceable(),
+		Shards: c.placing.Shards(), Hosts: c.placing.Hosts(), Copies: c.placing.copies.On(), Replaceable: c.lease.Replaceable(),
 		Move: c.placing.mover.Last(), Eval: c.rounds.Number(),
 	}
 	if c.members.Terms.Known() {
@@ -163,7 +163,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.engine != nil {
 			return nil // from a copy that was made later
 		}
-		if c.placing.hosts[[2]int{p.rank, e.Ready.Shard}] && e.Ready.Version != c.cfg.Resume.Version {
+		if c.placing.Hosts()[[2]int{p.rank, e.Ready.Shard}] && e.Ready.Version != c.cfg.Resume.Version {
 			why := &Error{exitcode.Disagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d",
 				e.Ready.Shard, e.Ready.Version, c.cfg.Resume.Version)}
 			if c.spared(p) {
@@ -172,7 +172,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			return why
 		}
 		c.placing.copies.Loaded(p.rank, e.Ready.Shard, true)
-		c.placing.ready[e.Ready.Shard] = c.placing.copies.Ready(e.Ready.Shard)
+		c.placing.Fill(e.Ready.Shard, c.placing.copies.Ready(e.Ready.Shard))
 		c.tryStart()
 	case wire.KindStored:
 		shards, ok := c.engine.(engine.ShardEngine)
@@ -193,7 +193,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if w := c.peers.workers[e.Stored.Worker]; w != nil {
 			now := time.Now()
 			w.measured.Flight.Stored(now)
-			c.flow.links.Stored(now.Sub(c.journal.begun), int(e.Stored.Worker), p.rank)
+			c.flow.links.Stored(c.journal.At(now), int(e.Stored.Worker), p.rank)
 		}
 		return c.carry(orders)
 	case wire.KindNorm:
@@ -206,7 +206,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		return c.norm(p, e)
 	case wire.KindSaved:
-		if c.placing.owner[e.Saved.Shard] == p.rank {
+		if c.placing.Owner(e.Saved.Shard) == p.rank {
 			c.perform(c.saves.Part(e.Saved, e.Payload))
 			c.trySaved()
 		}
@@ -220,9 +220,9 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		return c.toldPoison(p, e.Poison)
 	case wire.KindEnlist:
-		p.load.enlist = e.Enlist
+		p.load.Enlist = e.Enlist
 	case wire.KindUsage:
-		p.load.usage, p.load.heard = e.Usage, true
+		p.load.Usage, p.load.Heard = e.Usage, true
 	case wire.KindStanding:
 		return c.stood(p, e.Standing, e.Payload)
 	default:
@@ -271,10 +271,10 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		}
 		return c.tryFinish()
 	case wire.KindCompression:
-		c.journal.write(runlog.Compression{Worker: star.Worker(p.rank),
+		c.journal.Write(runlog.Compression{Worker: star.Worker(p.rank),
 			Version: e.Compression.Version, Codec: e.Compression.Codec, Why: e.Compression.Why})
 	default:
-		orders, err := c.arch.reported(c.engine, &e.Message)
+		orders, err := c.arch.Reported(c.engine, &e.Message)
 		if err == nil && e.Kind == wire.KindTally && e.Tally.Hash != 0 {
 			return c.compare(e.Tally)
 		}
@@ -310,22 +310,18 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	if err != nil {
 		return c.drop(p, err)
 	}
-	if c.arch.sharded() {
+	if c.arch.Sharded() {
 		r.Transit = p.measured.Flight.Arrive(time.Now(), &r)
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
-		at := c.journal.elapsed()
 		c.measured.line = runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
-		c.journal.log.Record(at, &c.measured.line)
-		if c.journal.pilot.Running() { // the conversion to runlog.Entry allocates
-			c.journal.tell(at, c.measured.line)
-		}
+		c.journal.Record(&c.measured.line)
 		c.measured.memory.Add(&r)
 		c.measured.stats.Observe(&r)
 		c.flow.auto.Observe(&r)
 		c.flow.pacer.Observe(&r)
 	}
 	p.last, p.pushed = r, time.Now()
-	p.measured.Arrived(&r, c.arch.busy(r))
+	p.measured.Arrived(&r, c.arch.Busy(r))
 	return c.carry(orders)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"star/coord/architecture"
 	"star/coord/engine"
 	"star/coord/membership"
 	"star/coord/session"
@@ -50,7 +51,7 @@ func TestExchange(t *testing.T) {
 // between two batches.
 func TestTurns(t *testing.T) {
 	for _, turns := range []int{0, 1, 2} {
-		c := &Coordinator{cfg: Config{MaxWorkers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: ring{&RingConfig{}}}
+		c := &Coordinator{cfg: Config{MaxWorkers: 2, Batch: 4, Steps: 3, Plan: modes.SSGD(2)}, arch: architecture.Of(&Config{Ring: new(RingConfig)})}
 		c.members.Terms.Set(wire.Hello{}, session.Enrolment{Samples: 40, Turns: turns})
 		several := turns > 1
 		if got := c.job().Limit(c.cfg.Plan); got != 24 {
@@ -67,12 +68,12 @@ func TestTurns(t *testing.T) {
 		}
 		for version := range int64(4) {
 			c.cfg.Resume.Version = version
-			if err := c.members.Terms.Turns(c.arch.sharded(), c.cfg.Resume.Version); (err != nil) != (several && version%2 != 0) {
+			if err := c.members.Terms.Turns(c.arch.Sharded(), c.cfg.Resume.Version); (err != nil) != (several && version%2 != 0) {
 				t.Errorf("%d turns, resumed at version %d: %v", turns, version, err)
 			}
 		}
-		c.cfg.Resume.Version, c.arch = 0, servers{}
-		if err := c.members.Terms.Turns(c.arch.sharded(), c.cfg.Resume.Version); (err != nil) != several {
+		c.cfg.Resume.Version, c.arch = 0, architecture.Of(&Config{})
+		if err := c.members.Terms.Turns(c.arch.Sharded(), c.cfg.Resume.Version); (err != nil) != several {
 			t.Errorf("%d turns with servers: %v", turns, err)
 		}
 		other := *c.members.Terms.Enrolled()

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 
 	"star"
 	"star/coord/copies"
 	"star/coord/engine"
 	"star/coord/evaluate"
+	"star/coord/layout"
 	"star/coord/membership"
 	"star/coord/takeover"
 	"star/internal/exitcode"
@@ -75,7 +75,7 @@ func (c *Coordinator) enrolServer(p *peer) {
 	case no != nil:
 		c.peers.refuse(p, no.Exit, no.Reason)
 		return
-	case c.placing.assigned:
+	case c.placing.Assigned():
 		c.peers.refuse(p, exitcode.Restart, "the job has begun; a server cannot be replaced in it")
 		return
 	}
@@ -99,9 +99,7 @@ func (c *Coordinator) enrolServer(p *peer) {
 	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", rank, p.conn.RemoteAddr()))
 	c.peers.servers[rank] = p
 	p.welcomed = true
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{Rank: rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.elapsed(), Term: c.lease.term()}, nil)
-	})
+	c.welcomeServer(p)
 	c.tryAssign()
 }
 
@@ -131,13 +129,13 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	}
 	why, no := c.members.Terms.Check(&membership.Rules{
 		ResumeHash: c.cfg.ResumeHash, ResumePlain: c.cfg.ResumePlain, ResumeData: c.cfg.ResumeData, MaxParams: c.cfg.MaxParams,
-	}, judge, &h, &e, c.yields(vouched))
+	}, judge, &h, &e, !c.takeover.On() && c.cfg.Validation == nil && c.members.Yields(vouched))
 	if no != nil {
 		c.peers.refuse(p, no.Exit, no.Reason)
 		return
 	}
 	p.codec, e.Codec = e.Codec, ""
-	if err := c.arch.enrols(h, e); err != nil {
+	if err := c.arch.Enrols(h, e); err != nil {
 		c.peers.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
@@ -149,7 +147,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.peers.refuse(p, no.Exit, no.Reason)
 		return
 	}
-	holder := membership.Member{Addr: p.conn.RemoteAddr(), Process: h.Process, Vouched: vouched, Came: c.journal.elapsed()}
+	holder := membership.Member{Addr: p.conn.RemoteAddr(), Process: h.Process, Vouched: vouched, Came: c.journal.Elapsed()}
 	if c.engine != nil {
 		if c.rounds.Final() || c.run.ended || c.stopping.Wound() {
 			c.peers.refuse(p, exitcode.Restart, "the job ends")
@@ -175,7 +173,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.members.Terms.Set(h, e)
 	}
 	c.tryAssign()
-	if c.placing.assigned {
+	if c.placing.Assigned() {
 		c.welcome(p)
 	}
 }
@@ -192,7 +190,7 @@ func (c *Coordinator) supersede(p *peer) error {
 // takeOver takes the settings from the workers that are not configured. It comes before shards are assigned, because
 // the shards need them. Configured settings have priority (Adopted is zero there).
 func (c *Coordinator) takeOver() error {
-	if err := cmp.Or(c.members.Terms.Turns(c.arch.sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.MaxWorkers)); err != nil {
+	if err := cmp.Or(c.members.Terms.Turns(c.arch.Sharded(), c.cfg.Resume.Version), c.members.Terms.Permit(c.cfg.Plan, c.cfg.MaxWorkers)); err != nil {
 		return &Error{exitcode.Disagree, err.Error()}
 	}
 	if c.cfg.Adopt == nil {
@@ -218,11 +216,6 @@ func (c *Coordinator) takeOver() error {
 	return nil
 }
 
-// yields reports whether the enrolled workers give way to one that differs from them.
-func (c *Coordinator) yields(vouched bool) bool {
-	return !c.takeover.On() && c.cfg.Validation == nil && c.members.Yields(vouched)
-}
-
 // restart removes the enrolled workers and what was assigned for them. Servers get exit code 75 and reconnect by
 // themselves; the rejected workers end.
 func (c *Coordinator) restart() {
@@ -235,10 +228,11 @@ func (c *Coordinator) restart() {
 	}
 	c.log.Warn("starting again: the workers that enrolled before train something else", "model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data)
 	c.members.Terms = membership.Terms{}
-	if !c.placing.assigned {
+	if !c.placing.Assigned() {
 		return
 	}
-	c.placing.assigned, c.placing.shards, c.placing.owner, c.placing.ready, c.placing.copies = false, nil, nil, nil, copies.Copies{}
+	c.placing.Clear()
+	c.placing.copies = copies.Copies{}
 	for rank, s := range c.peers.servers {
 		if s != nil && !s.gone {
 			c.peers.part(s, exitcode.Restart, "the job starts again, with other workers")
@@ -250,66 +244,38 @@ func (c *Coordinator) restart() {
 
 // tryAssign cuts the parameter vector once all servers and a worker are present.
 //
-// Ranges have equal numbers of elements, up to rounding, in the order of the servers' ranks. If there are more shards
-// than parameters, the last shards are not assigned. An all-reduce has no ranges, and workers are welcomed at once. A
-// successor has the assignment in its handover and assigns nothing.
+// An all-reduce has no ranges, and workers are welcomed at once. A successor has the assignment in its handover and
+// assigns nothing.
 func (c *Coordinator) tryAssign() {
-	if c.placing.assigned || !c.members.Terms.Known() || c.takeover.On() {
+	if c.placing.Assigned() || !c.members.Terms.Known() || c.takeover.On() {
 		return
 	}
-	k := 0
-	for _, s := range c.peers.servers {
+	servers := make([]layout.Server, len(c.peers.servers))
+	for rank, s := range c.peers.servers {
 		if s == nil {
 			return
 		}
-		k += s.hello.Shards
-	}
-	n := c.members.Terms.Hello().Params
-	if int64(k) > n {
-		k = int(n) // more shards than parameters: the last ones hold nothing
+		servers[rank] = layout.Server{Addr: s.hello.Addr, Shards: s.hello.Shards}
 	}
 	if err := c.takeOver(); err != nil {
 		c.run.sick = err
 		return
 	}
-	layout, _ := json.Marshal(c.members.Terms.Enrolled())
-	next := 0
-	for rank, s := range c.peers.servers {
-		first := len(c.placing.shards)
-		for range s.hello.Shards {
-			if next < k {
-				c.placing.owner = append(c.placing.owner, rank)
-				c.placing.hosts[[2]int{rank, next}] = true
-				c.placing.shards = append(c.placing.shards, wire.ShardInfo{
-					Shard: next, Addr: s.hello.Addr,
-					From: n * int64(next) / int64(k), To: n * int64(next+1) / int64(k),
-				})
-				next++
-			}
-		}
-		s.hello.Shards = len(c.placing.shards) - first
+	for rank, n := range c.placing.Cut(c.members.Terms.Hello().Params, servers) {
+		c.peers.servers[rank].hello.Shards = n
 	}
 	var err error
-	if c.placing.copies, err = copies.Place(c.cfg.Replicas, c.placing.places(&c.peers, c.cfg.Coordinators, true), c.placing.owner); err != nil {
+	if c.placing.copies, err = copies.Place(c.cfg.Replicas, c.placing.places(&c.peers, c.cfg.Coordinators, true), c.placing.Owners()); err != nil {
 		c.run.sick = err // cannot happen: New checks that there are enough servers
 		return
 	}
 	if !c.found() {
 		return
 	}
-	c.placing.assigned = true
-	for rank, s := range c.peers.servers {
-		var own []wire.ShardInfo
-		for i, owner := range c.placing.owner {
-			if owner == rank {
-				own = append(own, c.placing.shards[i])
-			}
-		}
-		c.peers.send(s, func() error {
-			return transport.Send(s.conn, wire.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
-		})
+	c.placing.Assign()
+	for _, s := range c.peers.servers {
+		c.assign(s, c.placing.Of(s.rank))
 	}
-	c.placing.ready = make([]bool, k)
 	c.placing.beginCopies(&c.peers)
 	for _, w := range c.peers.workers {
 		if w != nil {
@@ -318,6 +284,17 @@ func (c *Coordinator) tryAssign() {
 	}
 	c.welcomeValidator()
 	c.tryStart()
+}
+
+// assign tells a server the parameters of the job and the shards that it has to make.
+func (c *Coordinator) assign(p *peer, own []wire.ShardInfo) {
+	enrolment, _ := json.Marshal(c.members.Terms.Enrolled())
+	tell(&c.peers, p, wire.Assign{Shards: own, Of: c.placing.Len(), Params: c.members.Terms.Hello().Params, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, enrolment)
+}
+
+// welcomeServer tells a server its rank.
+func (c *Coordinator) welcomeServer(p *peer) {
+	tell(&c.peers, p, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.Elapsed(), Term: c.lease.Term()}, nil)
 }
 
 // welcome tells an enrolled worker, once, the addresses of the shards and where it starts. In a job without a
@@ -338,16 +315,16 @@ func (c *Coordinator) welcome(p *peer) {
 			}
 		}
 	}
-	if why, exit := c.peers.meets(c.arch.sharded(), c.cfg.Plan, p); why != "" {
+	if why, exit := c.peers.meets(c.arch.Sharded(), c.cfg.Plan, p); why != "" {
 		c.peers.refuse(p, exit, why)
 		c.removeWorker(p, why)
 		return
 	}
 	p.welcomed = true
-	seed := c.cfg.Resume.Version == 0 && slices.Contains(c.placing.ready, false) && c.members.Seed(p.rank)
+	seed := c.cfg.Resume.Version == 0 && len(c.placing.Unfilled()) > 0 && c.members.Seed(p.rank)
 	w := wire.Welcome{
 		Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
-		Seed: seed, Shards: c.placing.shards, Elapsed: c.journal.elapsed(), Term: c.lease.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
+		Seed: seed, Shards: c.placing.Shards(), Elapsed: c.journal.Elapsed(), Term: c.lease.Term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
 	buffers := evaluate.Resumed(transport.Floats(c.cfg.Buffers), c.cfg.BufferLayout, c.members.Terms.Enrolled().Buffers)
 	if c.engine != nil { // it comes back
@@ -357,7 +334,7 @@ func (c *Coordinator) welcome(p *peer) {
 		}
 	}
 	c.takeover.Welcome(star.Worker(p.rank), c.engine != nil, &w)
-	w.Pass = c.members.Pass(p.rank, c.lease.term(), w.Step)
+	w.Pass = c.members.Pass(p.rank, c.lease.Term(), w.Step)
 	c.peers.send(p, func() error { return transport.SendWelcome(p.conn, w, buffers) })
 	c.placing.tellViews(&c.peers, p)
 }

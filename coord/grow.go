@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"cmp"
 	"time"
 
 	"star"
@@ -14,16 +13,8 @@ import (
 // wait for them, as for workers that are gone. A worker that comes later gets the lowest free rank (rejoin.go). Two
 // workers never have the same rank, and a worker keeps its rank.
 
-// size returns the numbers of workers of the job.
-func (c *Config) size() membership.Size {
-	return membership.Size{MaxWorkers: c.MaxWorkers, Workers: cmp.Or(c.Workers, c.MaxWorkers), MinWorkers: c.MinWorkers}
-}
-
-// first is the number of workers with which the job should begin.
-func (c *Config) first() int { return c.size().Workers }
-
 // minWorkers is how many workers the training needs to continue; it depends on the architecture.
-func (c *Coordinator) minWorkers() int { return c.arch.minWorkers(&c.cfg) }
+func (c *Coordinator) minWorkers() int { return c.arch.MinWorkers(&c.cfg) }
 
 // lives reports whether a worker takes part in updates, or will when the training begins.
 func (c *Coordinator) lives(w star.Worker) bool {
@@ -59,11 +50,11 @@ func (c *Coordinator) thin() {
 	trains := !c.rounds.Final() && !c.stopping.Wound() && c.engine.View().Unfinished()
 	switch change, waited := s.Look(time.Now(), live, trains); change {
 	case membership.Short:
-		c.journal.write(runlog.Short{Workers: live, Least: s.MinWorkers()})
+		c.journal.Write(runlog.Short{Workers: live, Least: s.MinWorkers()})
 		c.log.Warn("waiting for workers", "there", live, "at_least", s.MinWorkers(), "for", s.Limit())
 	case membership.Enough:
 		c.run.progress = time.Now()
-		c.journal.write(runlog.Enough{Workers: live, Least: s.MinWorkers()})
+		c.journal.Write(runlog.Enough{Workers: live, Least: s.MinWorkers()})
 		c.log.Info("there are enough workers again", "there", live, "waited", waited.Round(time.Millisecond))
 		c.issue(s.Take())
 	}
@@ -71,7 +62,7 @@ func (c *Coordinator) thin() {
 
 // watchSize ends a job that has waited too long for workers, with exit code 69.
 func (c *Coordinator) watchSize(now time.Time) error {
-	if !c.cfg.size().Grows() && c.minWorkers() == 0 || c.engine == nil {
+	if !c.cfg.Size().Grows() && c.minWorkers() == 0 || c.engine == nil {
 		return nil
 	}
 	c.thin()

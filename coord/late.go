@@ -14,13 +14,10 @@ import (
 // keep waiting. The next events follow after twice the time, four times, and so on. With all-reduce the coordinator
 // does not know when a member begins, and no worker is late.
 
-// Patience is the shortest deadline.
-const Patience = measure.Patience
-
 // overdue logs the workers that have missed a deadline, and returns when to look again: at the next deadline, at most
 // after a second, so that new deadlines apply soon.
 func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
-	if c.engine == nil || !c.arch.sharded() || c.rounds.Final() || len(c.choice.deadlines) == 0 {
+	if c.engine == nil || !c.arch.Sharded() || c.rounds.Final() || len(c.choice.deadlines) == 0 {
 		return time.Second
 	}
 	next = time.Second
@@ -36,7 +33,7 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 		waited, limit, after := p.measured.Overdue(now, d)
 		if limit > 0 {
 			line := runlog.Late{Worker: star.Worker(w), Waited: runlog.SecondsOf(waited), Deadline: runlog.SecondsOf(limit)}
-			c.journal.note(line)
+			c.journal.Note(line)
 			c.log.Info("worker is late", "worker", w, "since", waited.Round(time.Millisecond), "deadline", limit.Round(time.Millisecond), "mode", c.engine.View().Plan.String())
 		}
 		next = min(next, after)
@@ -46,7 +43,7 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 
 // stallAfter is how long the job may make no progress before the log names what is missing.
 func (c *Coordinator) stallAfter() time.Duration {
-	if c.engine == nil || !c.arch.sharded() || c.rounds.Open() || c.saves.Open() {
+	if c.engine == nil || !c.arch.Sharded() || c.rounds.Open() || c.saves.Open() {
 		return c.cfg.StallAfter
 	}
 	return measure.StallAfter(c.choice.deadlines, c.cfg.StallAfter)

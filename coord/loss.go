@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/copies"
 	"star/internal/exitcode"
 	"star/internal/poison"
 	"star/runlog"
@@ -82,34 +83,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if p.role == wire.RoleServer {
 		p.hangUp()
 		if p.rank >= 0 && p.rank < len(c.peers.servers) && c.peers.servers[p.rank] == p {
-			if c.engine == nil && !c.placing.assigned {
-				c.peers.servers[p.rank] = nil // it may come back
-				c.forget(p.rank)
-				return nil
-			}
-			// only a candidate to coordinate
-			if c.lease.replaceable() && p.hello.Shards == 0 && (!c.placing.copies.On() || c.engine == nil || p.rank < c.cfg.Coordinators) {
-				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
-				return nil
-			}
-			if c.placing.copies.On() && (c.engine != nil || c.takeover.Trained() && c.placing.assigned) && (p.rank != 0 || c.lease.replaceable()) {
-				return c.lostServer(p, why)
-			}
-			if c.engine == nil && c.spared(p) {
-				if err := c.lostServer(p, why); err != nil {
-					return err
-				}
-				for shard := range c.placing.ready {
-					c.placing.ready[shard] = c.placing.copies.Ready(shard)
-				}
-				c.tryStart()
-				return nil
-			}
-			if c.engine != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare server
-				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
-				return c.move(c.placing.mover.Gone(p.rank, why))
-			}
-			return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
+			return c.withoutServer(p, why)
 		}
 		return nil
 	}
@@ -119,7 +93,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	}
 	if c.stopping.Still() { // its gradient would not be used any more
 		p.hangUp()
-		if c.stopping.Wound() && !c.arch.sharded() {
+		if c.stopping.Wound() && !c.arch.Sharded() {
 			return c.lostParameters(p, why) // the parameters were in it
 		}
 		c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
@@ -131,7 +105,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if c.engine == nil {
 		return nil
 	}
-	c.lease.persist(c.enlist)
+	c.lease.Persist(c.enlist)
 	if c.stopping.Wound() {
 		if !c.engine.View().Survives() {
 			return c.lostParameters(p, why)
@@ -154,18 +128,40 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	return c.tryFinish()
 }
 
-// strike removes messages to w from everything that is held: for copies, for the end of a move, for more workers.
-// Otherwise the next worker with this rank would get them.
-func (c *Coordinator) strike(w star.Worker) {
-	c.placing.copies.Strike(w)
-	c.placing.mover.Strike(w)
-	c.members.Shortage.Strike(w)
+// withoutServer carries out what follows from the loss of a server. An error is that of lost.
+func (c *Coordinator) withoutServer(p *peer, why error) error {
+	switch c.placing.copies.Lost(copies.Loss{
+		Rank: p.rank, Begun: c.engine != nil, Trained: c.takeover.Trained(), Assigned: c.placing.Assigned(), Replaceable: c.lease.Replaceable(), Candidate: p.rank < c.cfg.Coordinators,
+		HasShards: p.hello.Shards > 0, Spared: c.engine == nil && c.placing.Assigned() && c.spared(p),
+	}) {
+	case copies.Free:
+		c.peers.servers[p.rank] = nil // it may come back
+		c.forget(p.rank)
+		return nil
+	case copies.Nothing:
+		c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
+		return nil
+	case copies.Idle:
+		c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
+		return c.move(c.placing.mover.Gone(p.rank, why))
+	case copies.Continue:
+		return c.lostServer(p, why)
+	case copies.Begin:
+		if err := c.lostServer(p, why); err != nil {
+			return err
+		}
+		for shard := range c.placing.Len() {
+			c.placing.Fill(shard, c.placing.copies.Ready(shard))
+		}
+		c.tryStart()
+		return nil
+	}
+	return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
 }
 
 // removeWorker removes a worker from the job. Before the start its rank becomes free, without a line in the run log.
 // Later the run log gets a line with the samples that were lost with it, the engine decides which workers continue, and
-// every wait that included the worker is checked again: an evaluation, a checkpoint, a residual. Messages that are held
-// for it (orders of a move, of a shortage) are removed, so that a later worker with the same rank does not get them.
+// every wait that included the worker is checked again: an evaluation, a checkpoint, a residual.
 func (c *Coordinator) removeWorker(p *peer, why string) {
 	p.hangUp()
 	if c.peers.isLate(p) {
@@ -186,14 +182,17 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	if !a.Parked {
 		line.Start, line.Count = a.Start, a.Count
 	}
-	c.journal.note(line)
+	c.journal.Note(line)
 	// in full: it may be the reason why the job ends
 	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.OneLine(why))
 	orders := c.engine.Leave(star.Worker(p.rank))
 	c.perform(c.rounds.Leave(star.Worker(p.rank), facts{c}))
 	c.saves.Leave(star.Worker(p.rank))
 	c.peers.workers[p.rank] = nil
-	c.strike(star.Worker(p.rank))
+	// Nothing that is held for it may reach the next worker with this rank.
+	c.placing.copies.Strike(star.Worker(p.rank))
+	c.placing.mover.Strike(star.Worker(p.rank))
+	c.members.Shortage.Strike(star.Worker(p.rank))
 	c.thin()
 	c.issue(orders)
 	if c.saves.Orphaned(star.Worker(p.rank)) && c.engine.View().Live() > 0 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"star"
+	"star/coord/architecture"
 	"star/internal/exitcode"
 	"star/modes"
 	"star/transport/wire"
@@ -13,12 +14,12 @@ import (
 // A worker with a loopback address is rejected if a worker on another host must connect to it, whichever of them is
 // first.
 func TestWorkersThatCannotMeet(t *testing.T) {
-	servers, allreduce := servers{}, ring{new(RingConfig)}
+	servers, allreduce := architecture.Of(&Config{}), architecture.Of(&Config{Ring: new(RingConfig)})
 	// worker 1 sends its gradient to worker 0; worker 2 exchanges with no other
 	tree := modes.Plan{Parents: []star.Worker{modes.Direct, 0, modes.Direct}}
 	for _, c := range []struct {
 		name          string
-		arch          architecture
+		arch          architecture.Architecture
 		plan          modes.Plan
 		first, second string // addresses of the enrolled worker, and of the new one
 		elsewhere     bool   // on different hosts
@@ -45,7 +46,7 @@ func TestWorkersThatCannotMeet(t *testing.T) {
 		}
 		at := peers{workers: there}
 		comes := there[c.ranks[1]]
-		why, exit := at.meets(c.arch.sharded(), c.plan, comes)
+		why, exit := at.meets(c.arch.Sharded(), c.plan, comes)
 		if exit != c.exit || (why == "") != (c.exit == 0) || !strings.Contains(why, c.names) || why != "" && !strings.Contains(why, "--advertise HOST:PORT") {
 			t.Errorf("%s: %q, %d", c.name, why, exit)
 		}

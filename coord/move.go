@@ -3,7 +3,6 @@ package coord
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"star/coord/moves"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -40,14 +38,14 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 		}
 	}
 	moving, busy := c.placing.mover.Busy()
-	for i, s := range c.placing.shards {
-		shards = append(shards, ShardStatus{Shard: i, Server: c.placing.owner[i], Bytes: 4 * (s.To - s.From), Moving: busy && moving == i})
+	for i, s := range c.placing.Shards() {
+		shards = append(shards, ShardStatus{Shard: i, Server: c.placing.Owner(i), Bytes: 4 * (s.To - s.From), Moving: busy && moving == i})
 		if c.placing.copies.On() {
 			v, st := c.placing.copies.View(i), &shards[i]
 			st.Term, st.Followers, st.Replicas = v.Term, v.Followers, c.placing.copies.Want()
 		}
 		for j := range servers {
-			if servers[j].Server == c.placing.owner[i] {
+			if servers[j].Server == c.placing.Owner(i) {
 				servers[j].Shards++
 			}
 		}
@@ -62,32 +60,24 @@ func (c *Coordinator) beginMove(e event) error {
 	for i, p := range c.peers.servers {
 		servers[i] = moves.Server{Host: p.hello.Host, Addr: p.hello.Addr, Gone: p.gone}
 	}
-	shard, to, err := moves.Parse(e.control[1:], len(c.placing.shards), servers)
-	moving, busy := c.placing.mover.Busy()
-	switch {
-	case err != nil:
-	case !c.arch.sharded():
-		err = errors.New("an all-reduce has no shards")
-	case c.lease.replaceable():
-		err = errors.New("shards cannot move in a job with --coordinators")
-	case c.placing.copies.On():
-		err = errors.New("shards with copies (--replicas) cannot move")
-	case busy:
-		err = fmt.Errorf("shard %d is moving: one at a time", moving)
-	case c.rounds.Final() || c.run.ended:
-		err = errors.New("the job is about to end")
-	case c.members.Shortage.On():
-		err = fmt.Errorf("the job waits for workers: %d connected, at least %d needed (--min-workers)", c.engine.View().Live(), c.minWorkers())
-	case len(c.peers.late) > 0:
-		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.peers.late[0].rank)
-	case c.placing.owner[shard] == to:
-		err = fmt.Errorf("shard %d is at server %d already", shard, to)
+	shard, to, err := moves.Parse(e.control[1:], c.placing.Len(), servers)
+	if err == nil {
+		a := moves.Asked{
+			Sharded: c.arch.Sharded(), Replaceable: c.lease.Replaceable(), Copies: c.placing.copies.On(), Ends: c.rounds.Final() || c.run.ended, Coming: -1, Owner: c.placing.Owner,
+		}
+		if c.members.Shortage.On() {
+			a.Short = fmt.Sprintf("%d connected, at least %d needed (--min-workers)", c.engine.View().Live(), c.minWorkers())
+		}
+		if len(c.peers.late) > 0 {
+			a.Coming = c.peers.late[0].rank
+		}
+		err = c.placing.mover.Refuse(shard, to, &a)
 	}
 	if err != nil {
 		e.reply <- reply{err: "move: " + err.Error()}
 		return nil
 	}
-	s, from := c.placing.shards[shard], c.placing.owner[shard]
+	s, from := c.placing.Shard(shard), c.placing.Owner(shard)
 	s.Addr = c.peers.servers[from].hello.Addr
 	j := moves.Job{ShardInfo: s, Source: from, Target: to}
 	c.placing.moveAsked = e.reply
@@ -110,25 +100,21 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 		var err error
 		switch e := e.(type) {
 		case moves.Adopt:
-			p := c.peers.servers[e.Server]
 			if e.Stage == wire.Prepare {
-				c.placing.hosts[[2]int{e.Server, e.Shard}] = true
+				c.placing.Host(e.Server, e.Shard)
 			}
-			c.peers.send(p, func() error { return transport.Send(p.conn, e.Adopt, nil) })
+			tell(&c.peers, c.peers.servers[e.Server], e.Adopt, nil)
 		case moves.Hand:
-			p := c.peers.servers[e.Server]
 			e.Seq = c.engine.View().Seq
-			c.peers.send(p, func() error { return transport.Send(p.conn, e.Hand, nil) })
+			tell(&c.peers, c.peers.servers[e.Server], e.Hand, nil)
 		case moves.Place:
 			p := c.peers.servers[e.Server]
-			c.placing.owner[e.Shard], c.placing.shards[e.Shard].Addr = e.Server, p.hello.Addr
+			c.placing.Put(e.Shard, e.Server, p.hello.Addr)
 			p.hello.Shards++
 			p.copyRate = e.Rate
 		case moves.Route:
 			for w, p := range c.peers.workers {
-				c.peers.send(p, func() error {
-					return transport.Send(p.conn, wire.Route{Worker: star.Worker(w), Shard: e.Shard, Addr: c.placing.shards[e.Shard].Addr}, nil)
-				})
+				tell(&c.peers, p, wire.Route{Worker: star.Worker(w), Shard: e.Shard, Addr: c.placing.Shard(e.Shard).Addr}, nil)
 			}
 		case moves.Ended:
 			c.endMove(e.Move)
@@ -163,7 +149,7 @@ func (c *Coordinator) move(effects []moves.Effect) error {
 // endMove writes the line of a move and replies to the caller. Measurements of the links of both servers are discarded.
 func (c *Coordinator) endMove(m runlog.Move) {
 	c.flow.links.Forget(m.From, m.To)
-	c.journal.write(m)
+	c.journal.Write(m)
 	r := reply{}
 	if m.Err != "" {
 		c.log.Warn("shard move failed", "shard", m.Shard, "server", m.From, "reason", m.Err)

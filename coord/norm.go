@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -32,10 +31,6 @@ func (c *Coordinator) norm(p *peer, e event) error {
 		return nil
 	}
 	apply := wire.Apply{Seq: seq, Norm: math.Sqrt(u.Noise.Sum2), Factor: c.verdict(seq, &u)}
-	for _, s := range c.peers.servers {
-		if s.hello.Shards > 0 {
-			c.peers.send(s, func() error { return transport.Send(s.conn, apply, nil) })
-		}
-	}
+	tellShards(&c.peers, apply, nil)
 	return nil
 }

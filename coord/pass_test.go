@@ -40,7 +40,7 @@ func TestPassesOfLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := int64(-1)
-	for i, p := range []string{first.members.Pass(1, first.lease.term(), 0), first.members.Pass(1, first.lease.term(), 7), second.members.Pass(1, second.lease.term(), 8), second.members.Pass(1, second.lease.term(), 9)} {
+	for i, p := range []string{first.members.Pass(1, first.lease.Term(), 0), first.members.Pass(1, first.lease.Term(), 7), second.members.Pass(1, second.lease.Term(), 8), second.members.Pass(1, second.lease.Term(), 9)} {
 		attempt, ok := transport.CheckPass(first.members.Key(), wire.RoleWorker, 1, p)
 		if !ok || attempt.Number <= last || attempt.Step != []int64{0, 7, 8, 9}[i] {
 			t.Errorf("pass %d: %v, %+v, after %d", i, ok, attempt, last)

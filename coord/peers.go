@@ -104,11 +104,25 @@ func (ps *peers) send(p *peer, write func() error) {
 	}
 }
 
+// tell sends one small message with its payload, like send.
+func tell[M wire.Message](ps *peers, p *peer, m M, payload []byte) {
+	ps.send(p, func() error { return transport.Send(p.conn, m, payload) })
+}
+
+// tellShards sends one small message to every server that has shards.
+func tellShards[M wire.Message](ps *peers, m M, payload []byte) {
+	for _, s := range ps.servers {
+		if s.hello.Shards > 0 {
+			tell(ps, s, m, payload)
+		}
+	}
+}
+
 // part sends a peer the reason why it must leave. Its reader continues for a moment: closing a socket with unread bytes
 // would discard what was sent last. The peer closes the connection, or the deadline does. The peer is not marked gone:
 // the caller handles its loss (lost), or that it never was a member (refuse).
 func (ps *peers) part(p *peer, exit int, reason string) {
-	ps.send(p, func() error { return transport.Send(p.conn, wire.Reject{Exit: exit, Reason: reason}, nil) })
+	tell(ps, p, wire.Reject{Exit: exit, Reason: reason}, nil)
 	p.parted = true
 	p.conn.EndReads(time.Now().Add(time.Second))
 }
@@ -124,7 +138,7 @@ func (ps *peers) branch(m wire.Branch) {
 			m.ParentAddr = q.hello.Addr
 		}
 	}
-	ps.send(p, func() error { return transport.Send(p.conn, m, nil) })
+	tell(ps, p, m, nil)
 }
 
 // detach tells a worker that a gradient takes another path. If it is the worker's own gradient, the worker pushes it
@@ -137,7 +151,7 @@ func (ps *peers) detach(d engine.To[wire.Detach]) {
 	if d.Worker == d.Msg.Worker {
 		p.pushed = time.Now() // it pushes now
 	}
-	ps.send(p, func() error { return transport.Send(p.conn, d.Msg, nil) })
+	tell(ps, p, d.Msg, nil)
 }
 
 // scaling returns how fast the workers are now, by their last iterations.

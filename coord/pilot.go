@@ -12,9 +12,6 @@ import (
 // The pilot's decisions and what the coordinator does with them. Package advisor runs the pilot; its decisions are
 // events.
 
-// Pilot watches a job and changes its plan (--mode auto).
-type Pilot = advice.Pilot
-
 // pilotAction is one of: a Remark with the number of lines that the pilot had read before it, the result of a Study,
 // the answer of the Admission, or the end of a checkpoint.
 type pilotAction struct {
@@ -27,29 +24,29 @@ type pilotAction struct {
 
 // startPilot starts the pilot's goroutine, which ends with the coordinator.
 func (c *Coordinator) startPilot() {
-	c.journal.pilot = advisor.Start(c.cfg.Pilot, c.in.done, func(w advisor.Word) bool {
+	c.journal.Follow(advisor.Start(c.cfg.Pilot, c.in.done, func(w advisor.Word) bool {
 		a := &pilotAction{Remark: w.Remark, after: w.After, learned: w.Learned}
 		return c.in.post(inside(kindPilotAction, internal{action: a}))
-	})
+	}))
 }
 
 // lastWords records, when the job is over, the pilot's decisions that came too late, and how far its decisions were
 // handled: the job does not wait for a pilot that lags behind. So a replay of the log knows which decisions could not
 // have taken effect.
 func (c *Coordinator) lastWords() {
-	if !c.journal.pilot.Running() {
+	if !c.journal.Followed() {
 		return
 	}
-	heard := c.journal.pilot.Heard() // first: decisions up to there are handled, or in events
+	heard := c.journal.Heard() // first: decisions up to there are handled, or in events
 	c.permitted(c.choice.permits.Yield(isOver))
 	for {
 		select {
 		case e := <-c.in.events:
 			if e.Kind == kindPilotAction && e.action.Change != nil {
-				c.journal.notApplied(e.action.Change, e.action.after, isOver)
+				c.journal.NotApplied(e.action.Change, e.action.after, isOver)
 			}
 		default:
-			c.journal.write(runlog.Heard{After: heard})
+			c.journal.Write(runlog.Heard{After: heard})
 			return
 		}
 	}
@@ -60,7 +57,7 @@ const isOver = "the job is over"
 
 // apply handles one action. One of its fields is set. An error ends the job.
 func (c *Coordinator) apply(s *pilotAction) error {
-	at := c.journal.elapsed()
+	at := c.journal.Elapsed()
 	switch {
 	case s.written != nil:
 		return c.saidWritten(s.written)
@@ -68,18 +65,18 @@ func (c *Coordinator) apply(s *pilotAction) error {
 		return c.permitted(c.choice.permits.Rule(*s.ruling, c.deaf()))
 	case s.learned != nil:
 		r := s.learned
-		c.journal.note(*r)
+		c.journal.Note(*r)
 		if e := float64(r.Error); !math.IsNaN(e) { // otherwise the pilot reports the reason
 			c.log.Info("predictor trained", "records", r.Records, "error", round4(e), "took", r.Took.Duration().Round(time.Millisecond))
 		}
 	case s.Verdict != nil:
 		v := s.Verdict
-		c.journal.log.Write(at, *v)
+		c.journal.WriteAt(at, *v)
 		c.choice.verdicts.Take(*v, s.Text)
 		c.log.Info("straggler verdict", "worker", int(v.Worker), "event", v.Event, "says", s.Text)
 	case s.Gain != nil:
 		g := s.Gain
-		c.journal.log.Write(at, *g)
+		c.journal.WriteAt(at, *g)
 		c.log.Info("gain measured", "mode", g.Plan, "predicted", round4(float64(g.Predicted)), "seen", round4(float64(g.Seen)), "reverted", g.Reverted)
 	case s.Change != nil:
 		return c.change(s.Change, s.after)
@@ -98,7 +95,7 @@ func (c *Coordinator) deaf() string {
 		return isOver
 	case c.stopping.Frozen():
 		return "the job is being saved, and ends"
-	case c.choice.manual:
+	case c.choice.mode.ByHand():
 		return "star ctl mode has set another plan"
 	}
 	return ""
@@ -112,17 +109,17 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	if because == "" {
 		err := p.Validate(c.cfg.MaxWorkers)
 		if err == nil {
-			p, err = c.cfg.uncut(p)
+			p, err = c.cfg.Uncut(p)
 		}
 		if err == nil {
-			err = c.arch.fits(p)
+			err = c.arch.Fits(p)
 		}
 		if err != nil {
 			because = err.Error()
 		}
 	}
 	if because != "" {
-		c.journal.notApplied(ch, after, because)
+		c.journal.NotApplied(ch, after, because)
 		return nil
 	}
 	if c.cfg.Admission != nil {
@@ -133,8 +130,8 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		c.choice.permits.Forget()
 		c.permitted(c.choice.permits.Yield("the pilot has chosen another plan"))
 	}
-	if c.flow.graft(p).Equal(c.engine.View().Plan) {
-		c.journal.notApplied(ch, after, "it is in force")
+	if c.flow.auto.Graft(p).Equal(c.engine.View().Plan) {
+		c.journal.NotApplied(ch, after, "it is in force")
 		return nil
 	}
 	return c.install(p, runlog.Plan{Why: ch.Why, Predicted: runlog.Number(ch.Predicted), After: after})

@@ -13,6 +13,7 @@ import (
 
 	"star/coord/advice"
 	"star/coord/advisor"
+	"star/coord/journal"
 	"star/modes"
 	"star/runlog"
 )
@@ -226,23 +227,23 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 // The pilot's decisions that are still open when the job ends are in the log, too.
 func TestLastWords(t *testing.T) {
 	var text syncBuffer
-	c := &Coordinator{journal: journal{begun: time.Now(), text: slog.New(slog.DiscardHandler)}, in: inbox{events: make(chan event, 2), done: make(chan struct{})}}
+	c := &Coordinator{journal: journal.New(runlog.NewWriter(&text), slog.New(slog.DiscardHandler)), in: inbox{events: make(chan event, 2), done: make(chan struct{})}}
 	defer close(c.in.done)
-	c.journal.pilot = advisor.Start(&script{}, c.in.done, func(advisor.Word) bool { return true })
+	c.journal.Begin(time.Now())
+	c.journal.Follow(advisor.Start(&script{}, c.in.done, func(advisor.Word) bool { return true }))
 	for range 7 {
-		c.journal.tell(0, runlog.Record{})
+		c.journal.Tell(0, runlog.Record{})
 	}
-	for end := time.Now().Add(time.Minute); c.journal.pilot.Heard() < 7; runtime.Gosched() {
+	for end := time.Now().Add(time.Minute); c.journal.Heard() < 7; runtime.Gosched() {
 		if time.Now().After(end) {
-			t.Fatalf("%d of 7 lines were heard", c.journal.pilot.Heard())
+			t.Fatalf("%d of 7 lines were heard", c.journal.Heard())
 		}
 	}
-	c.journal.log = runlog.NewWriter(&text)
 	remark := &pilotAction{Remark: advice.Remark{Text: "all is well"}, after: 3}
 	c.in.events <- inside(kindPilotAction, internal{action: remark})
 	c.in.events <- inside(kindPilotAction, internal{action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}})
 	c.lastWords()
-	c.journal.log.Flush()
+	c.journal.Flush()
 	var got []any
 	if _, err := runlog.Read(strings.NewReader(`{"type":"start","format":1}`+"\n"+`{"type":"train","t":0,"workers":2,"version":0,"limit":1}`+"\n"+text.String()), "run.jsonl", func(l runlog.Line) error { got = append(got, l.Entry); return nil }); err != nil {
 		t.Fatal(err)

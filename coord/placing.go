@@ -4,22 +4,17 @@ import (
 	"net"
 	"slices"
 	"star/coord/copies"
+	"star/coord/layout"
 	"star/coord/moves"
 	"star/ps/replica"
-	"star/transport"
 	"star/transport/wire"
 )
 
-// placing is where the shards and their copies are. shards, owner and ready have the same length. In an all-reduce
-// there are no shards, and only assigned is used.
+// placing is where the shards and their copies are.
 type placing struct {
-	assigned bool
-	shards   []wire.ShardInfo
-	owner    []int           // by shard: the rank of its primary server
-	hosts    map[[2]int]bool // by server and shard: the server has, had or will get the shard
-	ready    []bool
-	copies   copies.Copies
-	mover    moves.Mover
+	layout.Layout
+	copies copies.Copies
+	mover  moves.Mover
 
 	moveAsked chan<- reply // for the reply to star ctl move
 }
@@ -37,9 +32,10 @@ func (pl *placing) beginCopies(ps *peers) {
 // viewOf returns the message that names the servers of a shard: the primary, then the followers in order of succession.
 func (pl *placing) viewOf(ps *peers, shard int) wire.View {
 	v := pl.copies.View(shard)
-	m := wire.View{Shard: shard, Term: v.Term, From: pl.shards[shard].From, To: pl.shards[shard].To}
-	for _, s := range copies.Holders(v) {
-		m.Holders = append(m.Holders, wire.Holder{Rank: s, Addr: ps.servers[s].hello.Addr})
+	s := pl.Shard(shard)
+	m := wire.View{Shard: shard, Term: v.Term, From: s.From, To: s.To}
+	for _, rank := range copies.Holders(v) {
+		m.Holders = append(m.Holders, wire.Holder{Rank: rank, Addr: ps.servers[rank].hello.Addr})
 	}
 	return m
 }
@@ -48,9 +44,8 @@ func (pl *placing) viewOf(ps *peers, shard int) wire.View {
 func (pl *placing) tellServers(ps *peers, shard int) {
 	m := pl.viewOf(ps, shard)
 	for _, h := range m.Holders {
-		pl.hosts[[2]int{h.Rank, shard}] = true
-		p := ps.servers[h.Rank]
-		ps.send(p, func() error { return transport.Send(p.conn, m, nil) })
+		pl.Host(h.Rank, shard)
+		tell(ps, ps.servers[h.Rank], m, nil)
 	}
 }
 
@@ -59,12 +54,12 @@ func (pl *placing) tellServers(ps *peers, shard int) {
 // gradient.
 func (pl *placing) tellView(ps *peers, shard int) {
 	v := pl.copies.View(shard)
-	pl.owner[shard], pl.shards[shard].Addr = v.Primary, ps.servers[v.Primary].hello.Addr
+	pl.Put(shard, v.Primary, ps.servers[v.Primary].hello.Addr)
 	pl.tellServers(ps, shard)
 	m := pl.viewOf(ps, shard)
 	for _, p := range slices.Concat(ps.workers, ps.late) {
 		if p != nil && p.welcomed {
-			ps.send(p, func() error { return transport.Send(p.conn, m, nil) })
+			tell(ps, p, m, nil)
 		}
 	}
 }
@@ -76,7 +71,7 @@ func (pl *placing) tellViews(ps *peers, p *peer) {
 	}
 	for shard := range pl.copies.Views() {
 		m := pl.viewOf(ps, shard)
-		ps.send(p, func() error { return transport.Send(p.conn, m, nil) })
+		tell(ps, p, m, nil)
 	}
 }
 
@@ -99,13 +94,13 @@ func (pl *placing) places(ps *peers, coordinators int, first bool) []replica.Ser
 
 // record writes the servers of the shards into e: the number of shards and copies of each, and the views.
 func (pl *placing) record(e *Handover) {
-	e.Counts, e.Views = pl.copies.Counts(pl.owner), pl.copies.Views()
+	e.Counts, e.Views = pl.copies.Counts(pl.Owners()), pl.copies.Views()
 }
 
 // forgetExtras makes a server that comes back drop the copies that are in no view any more.
 func (pl *placing) forgetExtras(ps *peers, p *peer, m wire.Standing) {
 	for _, s := range m.Shards {
-		if s.Shard < len(pl.shards) && !pl.copies.View(s.Shard).Has(p.rank) {
+		if s.Shard < pl.Len() && !pl.copies.View(s.Shard).Has(p.rank) {
 			pl.forgetCopy(ps, p, s.Shard)
 		}
 	}
@@ -113,8 +108,6 @@ func (pl *placing) forgetExtras(ps *peers, p *peer, m wire.Standing) {
 
 // forgetCopy makes a server drop a copy that is in no view any more.
 func (pl *placing) forgetCopy(ps *peers, p *peer, shard int) {
-	s := pl.shards[shard]
-	ps.send(p, func() error {
-		return transport.Send(p.conn, wire.Adopt{Move: pl.mover.Last(), Stage: wire.Forget, Shard: shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
-	})
+	s := pl.Shard(shard)
+	tell(ps, p, wire.Adopt{Move: pl.mover.Last(), Stage: wire.Forget, Shard: shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
 }

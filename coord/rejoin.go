@@ -41,15 +41,15 @@ func (c *Coordinator) receive() {
 func (c *Coordinator) enter(p *peer) {
 	w := star.Worker(p.rank)
 	c.peers.workers[w] = p
-	at := c.journal.elapsed()
+	at := c.journal.Elapsed()
 	line := runlog.Join{Worker: w, Peer: p.conn.RemoteAddr()}
-	c.journal.log.Write(at, line)
+	c.journal.WriteAt(at, line)
 	orders := c.engine.Join(w, c.peers.takesOthers(p))
-	c.journal.tell(at, line)
+	c.journal.Tell(at, line)
 	again := c.members.Enter(p.rank)
 	c.log.Info(map[bool]string{true: "worker rejoined", false: "worker joined"}[again], "worker", p.rank, "step", c.engine.View().Worker(w).Step, "version", c.engine.View().Version)
 	c.thin()
-	c.lease.persist(c.enlist)
+	c.lease.Persist(c.enlist)
 	c.issue(orders)
 	if err := c.resize(); err != nil && c.run.sick == nil {
 		c.run.sick = err // ends the job with the next orders

@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"star/coord/said"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -22,7 +20,7 @@ import (
 // spared reports whether the job can begin without a server that already has its shards, because other servers have the
 // parameters of each of them.
 func (c *Coordinator) spared(p *peer) bool {
-	return !c.takeover.On() && (p.rank != 0 || c.lease.replaceable()) && c.placing.copies.Spares(p.rank, func(s int) bool { return c.peers.servers[s].gone })
+	return !c.takeover.On() && (p.rank != 0 || c.lease.Replaceable()) && c.placing.copies.Spares(p.rank, func(s int) bool { return c.peers.servers[s].gone })
 }
 
 // held handles Held: a copy holds firings. During a takeover it is a claim, and the server's report follows.
@@ -41,33 +39,29 @@ func (c *Coordinator) held(p *peer, m wire.Held) error {
 // normAt handles the norm that a copy reports for a firing.
 func (c *Coordinator) normAt(p *peer, e event) error {
 	if !c.placing.copies.Has(e.Norm.Shard) {
-		return c.drop(p, fmt.Errorf("a norm for shard %d of %d", e.Norm.Shard, len(c.placing.shards)))
+		return c.drop(p, fmt.Errorf("a norm for shard %d of %d", e.Norm.Shard, c.placing.Len()))
 	}
 	c.placing.copies.Said(copies.Norm{Server: p.rank, Norm: e.Norm, Payload: e.Payload})
 	return c.pump()
 }
 
-// chain queues orders behind those that wait for copies. An error ends the job at the next orders (run.sick).
+// chain queues orders behind those that wait for copies, and sends their firings to the followers. An error ends the
+// job at the next orders (run.sick).
 func (c *Coordinator) chain(orders []engine.Ready) {
 	for i := range orders {
-		c.offer(&orders[i])
+		o := &orders[i]
+		for _, s := range c.placing.copies.Offer(o) {
+			tell(&c.peers, c.peers.servers[s], wire.Ahead(o.Fire), o.Metadata)
+		}
 	}
 	if err := c.pump(); err != nil && c.run.sick == nil {
 		c.run.sick = err
 	}
 }
 
-// offer queues an order behind those that wait, and sends its firing to the followers.
-func (c *Coordinator) offer(o *engine.Ready) {
-	for _, s := range c.placing.copies.Offer(o) {
-		p := c.peers.servers[s]
-		c.peers.send(p, func() error { return transport.Send(p.conn, wire.Ahead(o.Fire), o.Metadata) })
-	}
-}
-
 // pump carries out the orders that enough copies hold. It is called after each message or loss of a copy.
 func (c *Coordinator) pump() error {
-	if c.placing.copies.Waiting() && !c.lease.may() {
+	if c.placing.copies.Waiting() && !c.lease.May() {
 		return nil
 	}
 	var err error
@@ -94,7 +88,7 @@ func (c *Coordinator) copied(effects []copies.Effect) error {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case copies.Persist:
-			if !c.lease.persist(c.placing.record) {
+			if !c.lease.Persist(c.placing.record) {
 				return nil
 			}
 		case copies.Tell:
@@ -118,7 +112,7 @@ func (c *Coordinator) copied(effects []copies.Effect) error {
 		case copies.Short:
 			c.log.Warn("a shard has too few copies and no server is free for another", "shard", e.Shard, "copies", e.Copies, "of", e.Want)
 		case copies.Copy:
-			s := c.placing.shards[e.Shard]
+			s := c.placing.Shard(e.Shard)
 			s.Addr = c.peers.servers[e.Source].hello.Addr
 			j := moves.Job{ShardInfo: s, Source: e.Source, Target: e.Target, Copy: true}
 			c.log.Info("copying a shard to another server", "shard", e.Shard, "from", e.Source, "to", e.Target, "bytes", j.Bytes())
@@ -148,7 +142,7 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 		}
 	}
 	p.hello.Shards = 0
-	if err := c.copied(effects); err != nil || c.lease.lost != nil {
+	if err := c.copied(effects); err != nil || c.lease.Lost() != nil {
 		return err
 	}
 	if err := c.pump(); err != nil {
@@ -161,10 +155,10 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 // of the log are kept for later.
 func (c *Coordinator) noteCopies(l runlog.Replica) {
 	switch {
-	case c.journal.opened:
-		c.journal.write(l)
+	case c.journal.Opened():
+		c.journal.Write(l)
 	case c.takeover.On(): // a new job logs its views when the training begins
-		c.journal.unopened = append(c.journal.unopened, runlog.Line{T: c.journal.elapsed(), Entry: l})
+		c.journal.Hold(l)
 	}
 	c.log.Info("copies of a shard changed", "shard", l.Shard, "event", l.Event, "server", l.Server, "term", l.Term, "primary", l.Primary, "copies", 1+len(l.Followers), "of", l.Of)
 }
@@ -174,7 +168,7 @@ func (c *Coordinator) noteCopies(l runlog.Replica) {
 // made when it is due.
 func (c *Coordinator) saveAgain(shard int) {
 	if c.saves.Open() {
-		c.perform(c.saves.Moved(shard, c.placing.owner[shard], c.engine.View().Seq))
+		c.perform(c.saves.Moved(shard, c.placing.Owner(shard), c.engine.View().Seq))
 		c.trySaved()
 	}
 }
@@ -209,12 +203,7 @@ func (c *Coordinator) takeServer(p *peer) error {
 	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", rank, p.conn.RemoteAddr()))
 	c.peers.servers[rank] = p
 	c.log.Info("server replaced", "server", rank, "addr", p.hello.Addr)
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{Rank: rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.elapsed(), Term: c.lease.term()}, nil)
-	})
-	layout, _ := json.Marshal(c.members.Terms.Enrolled())
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Assign{Of: len(c.placing.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
-	})
+	c.welcomeServer(p)
+	c.assign(p, nil)
 	return nil
 }

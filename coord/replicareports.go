@@ -3,26 +3,11 @@ package coord
 import (
 	"fmt"
 
-	"star/coord/copies"
 	"star/internal/exitcode"
 )
 
 // If shards have copies and several processes may coordinate, a takeover includes the views and the firings that only
 // some copies hold. Package copies decides (recover.go).
-
-// takeOverCopies begins with the views in the handover. The error is one of New.
-func (c *Coordinator) takeOverCopies() error {
-	left := c.takeover.Left()
-	if c.cfg.Replicas < 2 {
-		return nil
-	}
-	if len(left.Views) != len(c.placing.shards) {
-		return fmt.Errorf("coord: handover of the previous coordinator has %d shards and views of %d", len(c.placing.shards), len(left.Views))
-	}
-	c.placing.copies = copies.Inherit(c.cfg.Replicas, left.Views, c.lease.term())
-	c.placing.mover.After(c.lease.term() << 32) // so replies to the previous coordinator match no move of this one
-	return nil
-}
 
 // returning handles a server that had copies and is no longer counted, or has lost them. It returns false if this does
 // not apply to the server.
@@ -42,7 +27,7 @@ func (c *Coordinator) returning(p *peer, fresh bool) bool {
 }
 
 // reinstate sends members the views that follow from the servers' reports. The views are agreed on before any member
-// gets them (lease.lost if they were not). Copies that are in no view any more are forgotten. missing are the servers
+// gets them (lease.Lost if they were not). Copies that are in no view any more are forgotten. missing are the servers
 // that had copies and have not come.
 func (c *Coordinator) reinstate(missing []int) error {
 	for _, rank := range missing {
@@ -58,20 +43,21 @@ func (c *Coordinator) reinstate(missing []int) error {
 		}
 	}
 	for shard, v := range c.placing.copies.Views() {
-		c.placing.owner[shard], c.placing.shards[shard].Addr = v.Primary, c.peers.servers[v.Primary].hello.Addr
+		c.placing.Put(shard, v.Primary, c.peers.servers[v.Primary].hello.Addr)
 	}
 	left := c.takeover.Left()
-	c.lease.handover = Handover{*left, *c.members.Terms.Enrolled()}
-	if !c.lease.persist(c.placing.record) {
+	e := Handover{Handover: *left, Enrolment: *c.members.Terms.Enrolled()}
+	c.placing.record(&e)
+	left.Counts, left.Views = e.Counts, e.Views
+	if !c.lease.Persist(func(h *Handover) { *h = e }) {
 		return nil
 	}
-	left.Counts, left.Views = c.lease.handover.Counts, c.lease.handover.Views
 	for rank, p := range c.peers.servers {
 		p.hello.Shards = left.Counts[rank]
 	}
-	for shard := range c.placing.shards {
+	for shard := range c.placing.Len() {
 		c.placing.tellServers(&c.peers, shard)
-		c.placing.ready[shard] = c.placing.ready[shard] || c.takeover.Trained()
+		c.placing.Fill(shard, c.placing.Filled(shard) || c.takeover.Trained())
 	}
 	effects := c.placing.copies.Extras(c.takeover.Here)
 	for _, rank := range missing {

@@ -3,8 +3,10 @@ package coord
 import (
 	"fmt"
 	"slices"
+	"star"
 	"time"
 
+	"star/coord/ending"
 	"star/coord/engine"
 	"star/internal/exitcode"
 	"star/runlog"
@@ -28,7 +30,7 @@ func (c *Coordinator) lostParameters(p *peer, why error) error {
 func (c *Coordinator) retire(p *peer, m wire.Leave) error {
 	p.retired = m.Exit == 0
 	why := fmt.Errorf("left: %s", m.Reason)
-	if failed(m.Exit) {
+	if ending.Failed(m.Exit) {
 		c.blame(p, true, why)
 	}
 	var err error
@@ -65,7 +67,7 @@ func (c *Coordinator) windUp(err error, why string) error {
 	if err == nil {
 		c.measured.result.Ended = why
 	}
-	c.journal.write(runlog.Stop{Limit: c.engine.View().Used, Why: why})
+	c.journal.Write(runlog.Stop{Limit: c.engine.View().Used, Why: why})
 	c.log.Info("job ending", "at_samples", c.engine.View().Used, "why", transport.Brief(why))
 	c.thin() // makes an update that waited for more workers
 	return c.windOn()
@@ -78,7 +80,7 @@ func (c *Coordinator) windOn() error {
 		return nil
 	case !c.engine.View().Survives():
 		return c.stopping.With()
-	case !c.engine.View().Settled || c.placing.mover.Holds() || c.saves.Writing() || c.saves.Open() && c.arch.sharded():
+	case !c.engine.View().Settled || c.placing.mover.Holds() || c.saves.Writing() || c.saves.Open() && c.arch.Sharded():
 		return nil
 	}
 	if err := c.move(c.placing.mover.Drop("the job ends")); err != nil {
@@ -92,4 +94,15 @@ func (c *Coordinator) windOn() error {
 	c.evaluateLast(c.stopping.With() == nil)
 	c.perform(c.rounds.End())
 	return nil
+}
+
+// blame tells the engine that a worker died during its computation without having been told to end.
+// failed: its program failed; otherwise its connection ended.
+func (c *Coordinator) blame(p *peer, failed bool, why error) {
+	if p.role != wire.RoleWorker || c.engine == nil || c.peers.isLate(p) || c.stopping.Still() || p.parted || p.retired || !p.leaving.IsZero() {
+		return
+	}
+	if p.rank >= 0 && p.rank < len(c.peers.workers) && c.peers.workers[p.rank] == p {
+		c.engine.Blame(star.Worker(p.rank), failed, why.Error())
+	}
 }

@@ -40,11 +40,7 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 		case evaluate.Progress:
 			c.run.progress = time.Now()
 		case evaluate.Average:
-			if p := c.peers.workers[e.Worker]; p != nil {
-				c.peers.send(p, func() error {
-					return transport.Send(p.conn, wire.Buffers{Worker: e.Worker, Eval: e.Eval}, transport.Floats(e.Buffers))
-				})
-			}
+			tell(&c.peers, c.peers.workers[e.Worker], wire.Buffers{Worker: e.Worker, Eval: e.Eval}, transport.Floats(e.Buffers))
 		case evaluate.Omitted:
 			c.log.Warn("excluded buffers that are not finite from the mean", "tensor", e.Tensor)
 		case evaluate.Collected:
@@ -58,12 +54,11 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 		case evaluate.Ended:
 			c.evaluated(e)
 		case evaluate.AskWorker:
-			p := c.peers.workers[e.Worker]
-			c.peers.send(p, func() error { return transport.Send(p.conn, e.Save, nil) })
+			tell(&c.peers, c.peers.workers[e.Worker], e.Save, nil)
 		case evaluate.AskServers:
 			for rank, p := range c.peers.servers {
 				if e.Server == rank || e.Server < 0 && p.hello.Shards > 0 {
-					c.peers.send(p, func() error { return transport.Send(p.conn, e.Save, nil) })
+					tell(&c.peers, p, e.Save, nil)
 				}
 			}
 		case evaluate.Without:
@@ -118,7 +113,7 @@ func (c *Coordinator) due() (eval, save bool) {
 // checkpoint is kept and not written again.
 func (c *Coordinator) savedAlready() bool {
 	v := c.engine.View().Next
-	if !c.saves.Complete(c.cfg.checkpointID(v)) {
+	if !c.saves.Complete(c.cfg.CheckpointID(v)) {
 		return false
 	}
 	c.log.Debug("no update since the last checkpoint", "path", c.measured.result.Checkpoint, "version", v)
@@ -153,7 +148,7 @@ func (c *Coordinator) evaluated(e evaluate.Ended) {
 	if e.Measured {
 		c.measured.result.Evaluated, c.measured.result.TestLoss, c.measured.result.TestAccuracy = l.Final, l.Loss, float64(l.Accuracy)
 		l.Samples, l.Alike = c.engine.View().Used, c.measured.hashes.Alike(l.To)
-		c.journal.write(l)
+		c.journal.Write(l)
 		c.log.Info("evaluated", "version", l.To, "loss", round4(float64(l.Loss)), "accuracy", round4(float64(l.Accuracy)), "predictions", l.Count)
 	}
 	if e.Unanswered {
@@ -200,7 +195,7 @@ func (c *Coordinator) evaluateLast(test bool) {
 	c.rounds.Start(test, true, c.evaluators(true))
 	c.engine.End(engine.Finish)
 	for _, w := range c.evaluators(true) {
-		c.release(wire.Release{Worker: w, Version: c.engine.View().Version, Action: wire.Finish, Pull: len(c.placing.shards) > 0})
+		c.release(wire.Release{Worker: w, Version: c.engine.View().Version, Action: wire.Finish, Pull: c.placing.Len() > 0})
 	}
 }
 
@@ -209,7 +204,7 @@ func (c *Coordinator) evaluateLast(test bool) {
 func (c *Coordinator) startSave() {
 	cut := c.engine.Save()
 	c.perform(c.saves.Start(evaluate.Cut{
-		ID: c.cfg.checkpointID(cut.Version), Version: cut.Version, Seq: cut.Seq, Writer: cut.Writer, Shards: len(c.placing.shards), Final: c.rounds.Final(),
+		ID: c.cfg.CheckpointID(cut.Version), Version: cut.Version, Seq: cut.Seq, Writer: cut.Writer, Shards: c.placing.Len(), Final: c.rounds.Final(),
 	}, c.coded(), time.Now()))
 	c.trySaved()
 }
@@ -217,12 +212,12 @@ func (c *Coordinator) startSave() {
 // freezeFirst makes workers with codecs save their residuals before the releases that follow an update, if a checkpoint
 // will follow it. In a ring members are asked after the releases.
 func (c *Coordinator) freezeFirst() {
-	if !c.arch.sharded() {
+	if !c.arch.Sharded() {
 		return
 	}
 	if _, save := c.due(); save {
 		v := c.engine.View().Version
-		c.perform(c.saves.Early(c.cfg.checkpointID(v), v, c.coded()))
+		c.perform(c.saves.Early(c.cfg.CheckpointID(v), v, c.coded()))
 	}
 }
 
@@ -242,7 +237,7 @@ func (c *Coordinator) coded() (out []evaluate.Coded) {
 func (c *Coordinator) savedAt(p *peer, e event) error {
 	w := star.Worker(p.rank)
 	switch {
-	case c.arch.sharded() || e.Saved.Shard > 0:
+	case c.arch.Sharded() || e.Saved.Shard > 0:
 		if p.codec == "" {
 			return c.drop(p, errors.New("a part of a checkpoint that it was not asked for"))
 		}
@@ -271,42 +266,27 @@ func (c *Coordinator) trySaved() {
 // write writes the manifest of a checkpoint, in its own goroutine: disks, and stores on a network even more, take
 // longer than workers should wait for their next batch.
 func (c *Coordinator) write(e evaluate.Write) {
-	w := &written{id: e.ID, err: e.Err}
-	saved := c.cfg.Saved
-	if !c.takeover.On() {
-		saved = nil
-	}
-	done := func() {
-		c.in.post(inside(kindPilotAction, internal{action: &pilotAction{written: w}}))
-	}
-	if e.Err != nil {
-		go func() {
-			if !w.completed(saved) && c.cfg.Discard != nil {
-				c.cfg.Discard(w.id)
-			}
-			done()
-		}()
-		return
-	}
-	// a log must reach at least as far as its checkpoints, even if this process is killed; tick handles the error
-	c.journal.log.Flush()
-	at := *c.engine.View().Saved
-	whole := Checkpoint{
-		ID: e.ID, Generation: c.cfg.Generation, Progress: at, Enrolment: *c.members.Terms.Enrolled(), Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash,
-		Params: c.members.Terms.Hello().Params, Buffers: c.rounds.Buffers(), Parts: e.Parts, Residuals: e.Residuals, Records: c.measured.memory.Records(),
-	}
-	go func() {
-		if w.path, w.err = c.cfg.Save(whole); w.err != nil {
-			w.completed(saved)
+	k := &Checkpoint{ID: e.ID}
+	if e.Err == nil {
+		// a log must reach at least as far as its checkpoints, even if this process is killed; tick handles the error
+		c.journal.Flush()
+		*k = Checkpoint{
+			ID: e.ID, Generation: c.cfg.Generation, Progress: *c.engine.View().Saved, Enrolment: *c.members.Terms.Enrolled(), Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash,
+			Params: c.members.Terms.Hello().Params, Buffers: c.rounds.Buffers(), Parts: e.Parts, Residuals: e.Residuals, Records: c.measured.memory.Records(),
 		}
-		done()
+	}
+	successor := c.takeover.On()
+	go func() {
+		var w written
+		w.path, w.err = c.cfg.Finish(k, e.Err, successor)
+		c.in.post(inside(kindPilotAction, internal{action: &pilotAction{written: &w}}))
 	}()
 }
 
 // written is the result of writing a checkpoint.
 type written struct {
-	id, path string
-	err      error
+	path string
+	err  error
 }
 
 // saidWritten ends a checkpoint. A failed checkpoint is recorded, and the next one is made when it is due; only the
@@ -326,7 +306,7 @@ func (c *Coordinator) saidWritten(w *written) error {
 
 // wrote records the result of a checkpoint.
 func (c *Coordinator) wrote(e evaluate.Wrote) {
-	at := c.journal.elapsed()
+	at := c.journal.Elapsed()
 	if e.Err != nil {
 		c.log.Error("checkpoint failed", "id", e.Line.ID, "err", e.Err)
 		c.measured.result.CheckpointError = e.Line.Err
@@ -334,7 +314,7 @@ func (c *Coordinator) wrote(e evaluate.Wrote) {
 		c.measured.result.Checkpoint = e.Path
 		c.log.Info("checkpoint written", "path", e.Path, "version", e.Line.Version)
 	}
-	c.journal.log.Write(at, e.Line)
+	c.journal.WriteAt(at, e.Line)
 	c.run.ended = c.run.ended || e.Final
 }
 
@@ -345,17 +325,4 @@ func round4(x float64) float64 {
 		return x
 	}
 	return math.Round(x*1e4) / 1e4
-}
-
-// completed reports whether the previous coordinator has completed the checkpoint that could not be written. That one
-// is kept: it has the same version and generation.
-func (w *written) completed(saved func(id string) (path string, ok bool)) bool {
-	if saved == nil {
-		return false
-	}
-	path, ok := saved(w.id)
-	if ok {
-		w.path, w.err = path, nil
-	}
-	return ok
 }

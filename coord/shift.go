@@ -3,17 +3,12 @@ package coord
 import (
 	"context"
 	"errors"
+	"log/slog"
 
+	"star/coord/journal"
 	"star/runlog"
 	"star/transport/wire"
 )
-
-// hostLoad is what a server reports of itself and its host.
-type hostLoad struct {
-	enlist wire.Enlist
-	usage  wire.Usage
-	heard  bool
-}
 
 // kindNote marks an event with a Note. No frame has this kind.
 const kindNote wire.Kind = 254
@@ -32,14 +27,6 @@ func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	}
 }
 
-// shiftStatus is the part of the status on moves of shards; nil without Config.Shift.
-func (c *Coordinator) shiftStatus() *ShiftStatus {
-	if !c.cfg.Shift {
-		return nil
-	}
-	return c.flow.shifts.Clone()
-}
-
 // inflow measures how the push of a released worker arrived at each server on another host.
 func (c *Coordinator) inflow(p *peer) {
 	f := &p.measured.Flight
@@ -47,35 +34,24 @@ func (c *Coordinator) inflow(p *peer) {
 		return
 	}
 	part := min(p.last.NetOut/float64(4*c.members.Terms.Hello().Params), 1) // gradients may be compressed
-	bytes := map[int]float64{}
-	for i, owner := range c.placing.owner {
-		if c.peers.site(c.peers.servers[owner]) != c.peers.site(p) {
-			bytes[owner] += part * float64(4*(c.placing.shards[i].To-c.placing.shards[i].From))
-		}
-	}
-	c.flow.links.Arrived(p.rank, f.From.Sub(c.journal.begun), bytes, c.cfg.MaxWorkers)
+	bytes := c.placing.Inflow(part, func(rank int) bool { return c.peers.site(c.peers.servers[rank]) != c.peers.site(p) })
+	c.flow.links.Arrived(p.rank, c.journal.At(f.From), bytes, c.cfg.MaxWorkers)
 }
 
 // noted records a note for the status and the run log.
-func (f *flow) noted(j *journal, n runlog.Shift) {
-	at := j.elapsed()
+func (f *flow) noted(j *journal.Journal, log *slog.Logger, n runlog.Shift) {
+	at := j.Elapsed()
 	f.shifts.Note(at, n)
-	j.log.Write(at, n)
-	j.text.Info("shard move decision", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
+	j.WriteAt(at, n)
+	log.Info("shard move decision", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
 }
 
-// serverLoad returns a server's reported load; nil if it reports none. Its inflow from other hosts is measured by the
-// coordinator, from pushes; the server reports the rest.
+// serverLoad returns a server's load; nil if it reports none. The coordinator measures its inflow from other hosts; the
+// server reports the rest.
 func (f *flow) serverLoad(ps *peers, p *peer) *ServerLoad {
-	l := p.load
-	if !l.heard {
+	s := p.load.Load()
+	if s == nil {
 		return nil
-	}
-	u, cap := l.usage, l.enlist.Capacity
-	s := &ServerLoad{
-		Host: l.enlist.Host,
-		CPU:  u.Own.CPU, NetIn: u.Own.In, NetOut: u.Own.Out, HostCPU: u.Host.CPU, HostNetIn: u.Host.In, HostNetOut: u.Host.Out,
-		Cores: cap.CPU, LinkIn: cap.In, LinkOut: cap.Out, Free: u.Free,
 	}
 	far := 0
 	for _, w := range ps.workers {

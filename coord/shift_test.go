@@ -5,29 +5,33 @@ import (
 	"testing"
 	"time"
 
+	"star/coord/architecture"
 	"star/coord/membership"
 	"star/coord/moves"
 	"star/coord/session"
+	"star/coord/view"
 	"star/transport/wire"
 )
 
 // The inflow of a server is measured from each worker's push, from its beginning until that server held all of it, and
 // only for workers on other hosts. A shard that has moved is measured again.
 func TestInflow(t *testing.T) {
-	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, MaxWorkers: 2}, journal: journal{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}}, flow: flow{links: moves.NewLinks(true)}}
+	c := &Coordinator{arch: architecture.Of(&Config{}), cfg: Config{Shift: true, MaxWorkers: 2}, flow: flow{links: moves.NewLinks(true)}}
+	begun := time.Unix(1000, 0)
+	c.journal.Begin(begun)
 	c.members.Terms.Set(wire.Hello{Params: 1000}, session.Enrolment{})
-	c.placing.shards = []wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
+	c.placing.Inherit([]wire.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}, []int{0, 1, 1})
 	c.peers.servers = []*peer{{rank: 0, place: &membership.Place{Site: "a"}}, {rank: 1, place: &membership.Place{Site: "b"}}, {rank: 2, place: &membership.Place{Site: "c"}}}
 	c.peers.workers = []*peer{{rank: 0, place: &membership.Place{Site: "b"}}, {rank: 1, place: &membership.Place{Site: "d"}}}
 	for _, s := range c.peers.servers[:2] {
-		s.load = hostLoad{heard: true, enlist: wire.Enlist{Host: "host " + s.place.Site, Capacity: wire.Amounts{CPU: 4, In: 1e9}}, usage: wire.Usage{Own: wire.Amounts{CPU: 0.5}, Free: 7}}
+		s.load = view.Reported{Heard: true, Enlist: wire.Enlist{Host: "host " + s.place.Site, Capacity: wire.Amounts{CPU: 4, In: 1e9}}, Usage: wire.Usage{Own: wire.Amounts{CPU: 0.5}, Free: 7}}
 	}
 	push := func(i int, full time.Duration, sent float64) {
 		for w, p := range c.peers.workers {
-			at := c.journal.begun.Add(time.Duration(i) * time.Second)
+			at := begun.Add(time.Duration(i) * time.Second)
 			p.measured.Flight.From, p.last.NetOut = at, sent
 			for server, took := range []time.Duration{full, full / 4} {
-				c.flow.links.Stored(at.Add(took).Sub(c.journal.begun), w, server)
+				c.flow.links.Stored(at.Add(took).Sub(begun), w, server)
 			}
 			c.inflow(p)
 		}
@@ -55,7 +59,7 @@ func TestInflow(t *testing.T) {
 	// If a server's part was there before the push began, it belongs to another push.
 	c.flow.links.Forget(0)
 	c.flow.links.Stored(0, 1, 0)
-	c.peers.workers[1].measured.Flight.From = c.journal.begun.Add(time.Second)
+	c.peers.workers[1].measured.Flight.From = begun.Add(time.Second)
 	c.inflow(c.peers.workers[1])
 	c.peers.workers[1].measured.Flight.From = time.Time{}
 	c.inflow(c.peers.workers[1])

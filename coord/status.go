@@ -5,9 +5,7 @@ import (
 	"time"
 
 	"star"
-	"star/coord/advisor"
 	"star/coord/engine"
-	"star/coord/moves"
 	"star/coord/view"
 	"star/modes"
 	"star/runlog"
@@ -16,34 +14,9 @@ import (
 // The state of the job (Status) and its result (runlog.Result). Both use only what the coordinator knows; members are
 // not asked.
 
-// Types of the status (package view).
-type (
-	Status       = view.Status
-	Refusal      = advisor.Refusal
-	NoiseStatus  = view.NoiseStatus
-	WorkerStatus = view.WorkerStatus
-	ServerStatus = view.ServerStatus
-	ShardStatus  = view.ShardStatus
-	ServerLoad   = view.ServerLoad
-	ShiftStatus  = moves.Shifts
-)
-
-// words returns a plan as users write it: in the words with which it was set, or a ring with its riders; otherwise
-// p.String(). The given words are only used if they mean the same plan.
+// words returns a plan as users write it.
 func (c *Coordinator) words(p modes.Plan) string {
-	if c.flow.auto.Enabled() && p.Parents == nil { // plant has cleared AutoTree
-		if asked, err := modes.Parse(c.choice.given, c.cfg.MaxWorkers); err == nil {
-			p.AutoTree = asked.AutoTree
-		}
-	}
-	own := p.String()
-	s := p.Words(c.choice.given)
-	if s == own && own != c.choice.given {
-		if spec := c.arch.spec(p); spec != "" {
-			return p.Words(spec)
-		}
-	}
-	return s
+	return c.choice.mode.Words(p, c.cfg.MaxWorkers, c.flow.auto.Enabled(), c.arch.Spec(p))
 }
 
 // summarise completes the result and writes the last line of the run log. It is called once, also for a job that failed
@@ -51,7 +24,7 @@ func (c *Coordinator) words(p modes.Plan) string {
 func (c *Coordinator) summarise(err error) {
 	c.open()
 	r := &c.measured.result
-	r.Workers, r.Shards, r.Switches = c.members.Count(), len(c.placing.shards), c.measured.stats.Switches
+	r.Workers, r.Shards, r.Switches = c.members.Count(), c.placing.Len(), c.measured.stats.Switches
 	r.Mode = c.words(c.cfg.Plan)
 	if err != nil {
 		r.Error = err.Error()
@@ -61,23 +34,25 @@ func (c *Coordinator) summarise(err error) {
 	}
 	if l := c.engine; l != nil {
 		r.Mode = c.words(l.View().Plan)
-		c.measured.putAside(&c.journal, c.engine.View().Aside)
+		c.measured.putAside(&c.journal, c.log, c.engine.View().Aside)
 		now := l.View()
 		c.measured.stats.Result(r, time.Now(), now.Used, now.Waste, now.Staleness)
 	}
-	c.journal.write(runlog.Summary{Result: *r})
+	c.journal.Write(runlog.Summary{Result: *r})
 }
 
 // status returns the status for star ctl and the metrics. It changes nothing and works in every phase; before the
 // training there is no engine.
 func (c *Coordinator) status() Status {
 	s := Status{
-		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.journal.elapsed().Seconds(),
+		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.journal.Elapsed().Seconds(),
 		Loss: runlog.Number(c.measured.stats.Loss()), TestLoss: c.measured.result.TestLoss, TestAcc: c.measured.result.TestAccuracy, Switches: c.measured.stats.Switches,
-		Auto: c.journal.pilot.Running() && !c.choice.manual, Stragglers: c.choice.verdicts.Texts(), Refused: c.choice.permits.Refused(),
+		Auto: c.journal.Followed() && !c.choice.mode.ByHand(), Stragglers: c.choice.verdicts.Texts(), Refused: c.choice.permits.Refused(),
 	}
 	s.Servers, s.Shards = c.placed()
-	s.Shift = c.shiftStatus()
+	if c.cfg.Shift {
+		s.Shift = c.flow.shifts.Clone()
+	}
 	n := c.measured.noise.Noise()
 	s.Noise = NoiseStatus{Scale: n.Scale, Grad2: n.Grad2, Var: n.Var, Mixed: n.Mixed, Observations: n.Observations}
 	l := c.engine
@@ -132,13 +107,7 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 		a := l.View().Worker(star.Worker(i))
 		t := view.Training{
 			Stopped: a.Stopped, Parked: a.Parked, Waiting: a.Waiting, Step: a.Step, Basis: a.Basis, Version: now.Version,
-			Measured: &p.measured, Last: &p.last, PushDelay: c.flow.pacer.Delay(i),
-		}
-		for cause, n := range c.measured.poisonings[i] {
-			if t.Poison == nil {
-				t.Poison = map[string]int64{}
-			}
-			t.Poison[cause.String()] = n
+			Measured: &p.measured, Last: &p.last, PushDelay: c.flow.pacer.Delay(i), Poison: c.measured.excluded.Of(i),
 		}
 		w.Trains(&t)
 		w.Slowdown, w.Cause = c.choice.verdicts.Of(star.Worker(i))

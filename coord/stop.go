@@ -69,7 +69,7 @@ func (c *Coordinator) stop(cause error) error {
 	}
 	if c.stopping.Told() {
 		c.log.Info("job ending after a checkpoint", "why", transport.Brief(cause.Error()), "grace", c.cfg.Grace)
-		c.journal.write(runlog.Stop{Limit: c.engine.View().Used, Why: cause.Error()})
+		c.journal.Write(runlog.Stop{Limit: c.engine.View().Used, Why: cause.Error()})
 	}
 	return c.halt()
 }
@@ -121,7 +121,7 @@ func (c *Coordinator) endFacts() ending.Facts {
 // leaving records that a member was told to end. It returns false if the member leaves at once: it ends by itself (an
 // exit code below those of signals), the training has not begun, or there is no grace.
 func (c *Coordinator) leaving(p *peer, m wire.Leave) bool {
-	begins := c.engine == nil && c.takeover.Trained() && !c.arch.sharded() // no other process may have the parameters
+	begins := c.engine == nil && c.takeover.Trained() && !c.arch.Sharded() // no other process may have the parameters
 	if m.Exit <= ending.Signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == wire.RoleValidator || c.peers.isLate(p) {
 		return false
 	}
@@ -173,7 +173,7 @@ func (c *Coordinator) muster(now time.Time) error {
 // leavers is the state of the job for the decision which members may leave.
 func (c *Coordinator) leavers(now time.Time) *ending.Job {
 	j := &ending.Job{
-		Sharded: c.arch.sharded(), Settled: c.engine.View().Settled, StopOnFailure: c.cfg.StopOnFailure, AtOnce: c.cfg.LeaveAtOnce,
+		Sharded: c.arch.Sharded(), Settled: c.engine.View().Settled, StopOnFailure: c.cfg.StopOnFailure, AtOnce: c.cfg.LeaveAtOnce,
 		Coordinators: c.cfg.Coordinators, MinWorkers: c.minWorkers(), Grace: c.cfg.Grace, Copies: &c.placing.copies,
 		Workers: make([]ending.Member, len(c.peers.workers)), Servers: make([]ending.Member, len(c.peers.servers)),
 	}

@@ -1,12 +1,12 @@
 package coord
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"star"
+	"star/coord/copies"
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/said"
@@ -31,42 +31,47 @@ func (c *Coordinator) inherit() error {
 		return nil
 	}
 	c.takeover = takeover.Inherit(time.Now(), &e.Handover, takeover.Job{
-		Term: c.lease.term(), Servers: len(c.peers.servers), Workers: c.cfg.MaxWorkers, Clips: c.cfg.Norm, Copies: &c.placing.copies,
+		Term: c.lease.Term(), Servers: len(c.peers.servers), Workers: c.cfg.MaxWorkers, Clips: c.cfg.Norm, Copies: &c.placing.copies,
 	})
 	if e.End != nil {
 		return nil
 	}
-	if e.Ring == c.arch.sharded() {
+	if e.Ring == c.arch.Sharded() {
 		return errors.New("coord: the job that is taken over has another architecture (--arch)")
 	}
 	if err := e.Plan.Validate(c.cfg.MaxWorkers); err != nil {
 		return fmt.Errorf("coord: plan of the previous coordinator: %w", err)
 	}
-	c.cfg.Plan, c.cfg.Generation, c.choice.manual = e.Plan, e.Generation, e.Manual
+	c.cfg.Plan, c.cfg.Generation = e.Plan, e.Generation
+	c.choice.mode.Inherit(e.Manual)
 	c.cfg.Plan.AutoTree = c.cfg.Plan.AutoTree || e.Grows
 	if e.Trains > 0 { // workers already have the data of the checkpoint
 		c.cfg.ResumeHash, c.cfg.ResumeData, c.cfg.Buffers = "", nil, nil
 	}
 	c.members.Inherit(e.Key)
 	c.members.Terms.Set(wire.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}, e.Enrolment)
-	c.placing.shards, c.placing.owner = e.Shards, e.Owner
-	c.placing.ready = make([]bool, len(e.Shards))
-	for shard, owner := range e.Owner {
-		c.placing.hosts[[2]int{owner, shard}] = true
-	}
+	c.placing.Inherit(e.Shards, e.Owner)
 	if e.Ring { // servers without shards may all come
-		c.placing.assigned = true
+		c.placing.Assign()
 		for rank := range c.peers.servers {
 			c.peers.servers[rank] = absentServer(rank)
 		}
 	}
-	return c.takeOverCopies()
+	if c.cfg.Replicas < 2 {
+		return nil
+	}
+	if len(e.Views) != c.placing.Len() {
+		return fmt.Errorf("coord: handover of the previous coordinator has %d shards and views of %d", c.placing.Len(), len(e.Views))
+	}
+	c.placing.copies = copies.Inherit(c.cfg.Replicas, e.Views, c.lease.Term())
+	c.placing.mover.After(c.lease.Term() << 32) // so replies to the previous coordinator match no move of this one
+	return nil
 }
 
 // reconnect accepts a server in a job with several coordinators: one that connects to a new coordinator, or one without
 // shards after its connection had ended. It returns false if this does not apply to the server.
 func (c *Coordinator) reconnect(p *peer) bool {
-	if !c.lease.replaceable() || p.rank < 0 || p.rank >= len(c.peers.servers) || !c.takeover.On() && !c.placing.assigned {
+	if !c.lease.Replaceable() || p.rank < 0 || p.rank >= len(c.peers.servers) || !c.takeover.On() && !c.placing.Assigned() {
 		return false
 	}
 	shards := c.takeover.Shards(p.rank)
@@ -89,23 +94,12 @@ func (c *Coordinator) reconnect(p *peer) bool {
 	p.hello.Shards = shards
 	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", p.rank, p.conn.RemoteAddr()))
 	c.peers.servers[p.rank], p.welcomed = p, true
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{Rank: p.rank, Workers: c.cfg.MaxWorkers, Elapsed: c.journal.elapsed(), Term: c.lease.term()}, nil)
-	})
+	c.welcomeServer(p)
 	if !fresh {
 		p.unsaid = true // until it reports its state
 		return true
 	}
-	var own []wire.ShardInfo
-	for i, s := range c.placing.shards {
-		if c.placing.owner[i] == p.rank {
-			own = append(own, s)
-		}
-	}
-	layout, _ := json.Marshal(c.members.Terms.Enrolled())
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Assign{Shards: own, Of: len(c.placing.shards), Params: c.members.Terms.Hello().Params, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Key: c.members.Key()}, layout)
-	})
+	c.assign(p, c.placing.Of(p.rank))
 	if c.takeover.Settling() && shards > 0 {
 		c.takeover.Fresh(p.rank)
 		if err := c.settle(); err != nil {
@@ -118,8 +112,8 @@ func (c *Coordinator) reconnect(p *peer) bool {
 // stood handles a server's report after a takeover: the Fires that it still has, each as a frame with its metadata. A
 // server with an unreadable Standing is dropped; one that contradicts the handover ends the job.
 func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
-	if m.Term != c.lease.term() {
-		return c.drop(p, fmt.Errorf("it reported to a coordinator of term %d, not %d", m.Term, c.lease.term()))
+	if m.Term != c.lease.Term() {
+		return c.drop(p, fmt.Errorf("it reported to a coordinator of term %d, not %d", m.Term, c.lease.Term()))
 	}
 	p.unsaid = false
 	if c.placing.copies.On() && !c.takeover.Settling() {
@@ -147,9 +141,9 @@ func (c *Coordinator) stood(p *peer, m wire.Standing, list []byte) error {
 	}
 	for _, s := range m.Shards {
 		c.placing.copies.Loaded(p.rank, s.Shard, s.Version >= 0)
-		c.placing.ready[s.Shard] = s.Version >= 0
+		c.placing.Fill(s.Shard, s.Version >= 0)
 		if c.placing.copies.On() {
-			c.placing.ready[s.Shard] = c.placing.copies.Ready(s.Shard)
+			c.placing.Fill(s.Shard, c.placing.copies.Ready(s.Shard))
 		}
 	}
 	return c.settle()
@@ -165,7 +159,7 @@ func (c *Coordinator) settle() error {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case takeover.Expect:
-			c.measured.norms.Expect(e.Seq, len(c.placing.shards), evaluate.Norm{Version: e.Version})
+			c.measured.norms.Expect(e.Seq, c.placing.Len(), evaluate.Norm{Version: e.Version})
 		case takeover.Agree:
 			err = c.reinstate(e.Missing)
 		case takeover.Offer:
@@ -177,8 +171,7 @@ func (c *Coordinator) settle() error {
 				return p.conn.WriteFrame(wire.KindFire, e.Header, e.Metadata, transport.Sum(e.Metadata))
 			})
 		case takeover.Pass:
-			p := c.peers.servers[e.Server]
-			c.peers.send(p, func() error { return transport.Send(p.conn, e.Apply, nil) })
+			tell(&c.peers, c.peers.servers[e.Server], e.Apply, nil)
 		case takeover.Count:
 			if p := c.peers.servers[e.Server]; !p.gone {
 				err = c.norm(p, event{Message: said.Message{Norm: e.Norm.Norm, Payload: e.Payload}})
@@ -186,7 +179,7 @@ func (c *Coordinator) settle() error {
 		case takeover.Settled:
 			c.letIn(&e.Snapshot)
 		}
-		if err != nil || c.lease.lost != nil {
+		if err != nil || c.lease.Lost() != nil {
 			return err
 		}
 	}
@@ -201,8 +194,9 @@ func (c *Coordinator) letIn(after *engine.Snapshot) {
 		}
 	}
 	c.cfg.Resume = after.Progress
-	c.placing.assigned, c.run.progress = true, time.Now()
-	c.log.Info("servers settled after the takeover", "term", c.lease.term(), "fires", after.Seq, "version", after.Version, "samples", after.Samples)
+	c.placing.Assign()
+	c.run.progress = time.Now()
+	c.log.Info("servers settled after the takeover", "term", c.lease.Term(), "fires", after.Seq, "version", after.Version, "samples", after.Samples)
 	for _, w := range c.peers.workers {
 		if w != nil {
 			c.welcome(w)
@@ -235,26 +229,26 @@ func (c *Coordinator) forget(rank int) {
 func (c *Coordinator) resumeLog() {
 	left, now := c.takeover.Left(), c.engine.View()
 	if left.Ring {
-		c.log.Info("resumed the ring", "term", c.lease.term(), "version", c.cfg.Resume.Version, "samples", c.cfg.Resume.Samples)
+		c.log.Info("resumed the ring", "term", c.lease.Term(), "version", c.cfg.Resume.Version, "samples", c.cfg.Resume.Samples)
 	}
 	for _, l := range c.takeover.Recalls() {
-		c.journal.write(l)
+		c.journal.Write(l)
 	}
-	c.journal.write(c.takeover.Term(time.Now(), now.Version, now.Used))
+	c.journal.Write(c.takeover.Term(time.Now(), now.Version, now.Used))
 	c.measured.stats.Updates = now.Version - left.From.Version
-	c.measured.stats.Begin(c.lease.when(left.Trains), left.From.Samples)
+	c.measured.stats.Begin(c.lease.When(left.Trains), left.From.Samples)
 }
 
 // found makes the handover when shards are assigned (without an engine), and when the training begins or continues. It
 // returns false if the lease is lost.
 func (c *Coordinator) found() bool {
-	if !c.lease.replaceable() {
+	if !c.lease.Replaceable() {
 		return true
 	}
 	e := Handover{Handover: takeover.Handover{
-		Begun: c.cfg.Lease.Clock() - time.Since(c.journal.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.choice.manual,
+		Begun: c.lease.Clock() - c.journal.Elapsed(), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.choice.mode.ByHand(),
 		Model: c.members.Terms.Hello().Model, ModelHash: c.members.Terms.Hello().ModelHash, Params: c.members.Terms.Hello().Params, Buffers: c.members.Terms.Hello().Buffers,
-		Shards: c.placing.shards, Owner: c.placing.owner, Ring: !c.arch.sharded(), Key: c.members.Key(),
+		Shards: c.placing.Shards(), Owner: c.placing.Owners(), Ring: !c.arch.Sharded(), Key: c.members.Key(),
 	}, Enrolment: *c.members.Terms.Enrolled()}
 	if c.takeover.On() {
 		e.Handover = *c.takeover.Left()
@@ -263,13 +257,12 @@ func (c *Coordinator) found() bool {
 		now := c.engine.View()
 		e.Limit, e.Plan, e.Grows = now.Limit, now.Plan, c.flow.auto.Enabled()
 		if e.Trains == 0 {
-			e.Trains = max(c.cfg.Lease.Clock(), 1)
+			e.Trains = max(c.lease.Clock(), 1)
 		}
 	}
 	c.placing.record(&e)
 	c.enlist(&e)
-	c.lease.handover = e
-	return c.lease.persist(func(*Handover) {})
+	return c.lease.Persist(func(h *Handover) { *h = e })
 }
 
 // enlist records which workers take part; before the training, none do.
@@ -283,7 +276,7 @@ func (c *Coordinator) enlist(e *Handover) {
 
 // stepDown closes all connections without a message: the members look for the new coordinator.
 func (c *Coordinator) stepDown(why error) {
-	c.log.Warn("lost the lease: another process coordinates the job", "term", c.lease.term(), "reason", why)
-	c.journal.write(runlog.Term{Term: c.lease.term(), Over: true})
+	c.log.Warn("lost the lease: another process coordinates the job", "term", c.lease.Term(), "reason", why)
+	c.journal.Write(runlog.Term{Term: c.lease.Term(), Over: true})
 	c.in.hangUp()
 }

@@ -32,9 +32,6 @@ func (c *Coordinator) tune() {
 	c.choice.thresholds = advisor.NewThresholds(values)
 }
 
-// ThresholdNow is a threshold of a job as star ctl set shows it.
-type ThresholdNow = advisor.ThresholdNow
-
 // setThresholds carries out star ctl set: all changes, or none. Without changes it returns all thresholds.
 func (c *Coordinator) setThresholds(changes []string) (any, error) {
 	wanted, err := c.choice.thresholds.Parse(changes)
@@ -42,7 +39,7 @@ func (c *Coordinator) setThresholds(changes []string) (any, error) {
 		return nil, err
 	}
 	before := c.choice.thresholds.All()
-	if len(wanted) > 0 && !c.lease.persist(func(e *Handover) {
+	if len(wanted) > 0 && !c.lease.Persist(func(e *Handover) {
 		set := maps.Clone(e.Set)
 		if set == nil {
 			set = map[string]float64{}
@@ -50,7 +47,7 @@ func (c *Coordinator) setThresholds(changes []string) (any, error) {
 		maps.Copy(set, wanted)
 		e.Set = set
 	}) {
-		return nil, c.lease.lost
+		return nil, c.lease.Lost()
 	}
 	c.putThresholds(wanted, "star ctl")
 	return c.choice.thresholds.Now(wanted, before), nil
@@ -68,7 +65,7 @@ func (c *Coordinator) putThresholds(values map[string]float64, why string) {
 			c.saves.Every(c.cfg.CheckpointEvery, time.Now())
 		}
 		line := runlog.Set{Name: t.Name, Value: runlog.Number(t.To), From: runlog.Number(t.From), Why: why}
-		c.journal.note(line)
+		c.journal.Note(line)
 		c.log.Info("threshold changed", "name", t.Name, "from", t.Text(t.From), "to", t.Text(t.To), "why", why)
 	}
 }

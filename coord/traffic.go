@@ -4,7 +4,6 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/traffic"
-	"star/modes"
 	"star/runlog"
 	"star/transport/wire"
 )
@@ -19,13 +18,13 @@ func (c *Coordinator) growTree() error {
 	var members []traffic.Member
 	for w, p := range c.peers.workers {
 		if p != nil && !p.gone {
-			members = append(members, traffic.Member{Worker: w, Host: c.peers.site(p), Beside: c.peers.beside(p, c.placing.owner), Reachable: c.engine.View().Worker(star.Worker(w)).Reachable})
+			members = append(members, traffic.Member{Worker: w, Host: c.peers.site(p), Beside: c.peers.beside(p, c.placing.Owners()), Reachable: c.engine.View().Worker(star.Worker(w)).Reachable})
 		}
 	}
 	plan, now := c.engine.View().Plan, c.engine.View()
-	seen, why := c.flow.auto.Look(c.journal.elapsed(), now.Used, now.Version, plan, members, 4*c.members.Terms.Hello().Params, c.flow.links.Rate)
+	seen, why := c.flow.auto.Look(c.journal.Elapsed(), now.Used, now.Version, plan, members, 4*c.members.Terms.Hello().Params, c.flow.links.Rate)
 	if v := seen; v != nil {
-		c.journal.write(runlog.Gain{Plan: plan.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted})
+		c.journal.Write(runlog.Gain{Plan: plan.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted})
 		c.log.Info("gain measured", "mode", plan.String(), "seen", round4(v.Seen), "reverted", v.Reverted)
 	}
 	if why == "" {
@@ -33,7 +32,7 @@ func (c *Coordinator) growTree() error {
 	}
 	plan = plan.Clone()
 	plan.Parents = c.flow.auto.Parents()
-	return c.install(plan, runlog.Plan{Why: "tree=auto: " + why, Forced: c.journal.pilot.Running()})
+	return c.install(plan, runlog.Plan{Why: "tree=auto: " + why, Forced: c.journal.Followed()})
 }
 
 // watchLink decides whether pushes are paced.
@@ -43,12 +42,12 @@ func (c *Coordinator) watchLink() {
 	}
 	var far []int
 	for w, q := range c.peers.workers {
-		if q != nil && !q.gone && !c.peers.beside(q, c.placing.owner) {
+		if q != nil && !q.gone && !c.peers.beside(q, c.placing.Owners()) {
 			far = append(far, w)
 		}
 	}
 	if on, changed, why := c.flow.pacer.Look(far, c.flow.links.Rate(len(far)), float64(4*c.members.Terms.Hello().Params), c.engine.View().Plan); changed {
-		c.journal.write(runlog.Pace{On: on, Why: why})
+		c.journal.Write(runlog.Pace{On: on, Why: why})
 		c.log.Info("pacing changed", "paced", on, "why", why)
 	}
 }
@@ -56,7 +55,7 @@ func (c *Coordinator) watchLink() {
 // pace sets in releases how long their pushes wait.
 func (c *Coordinator) pace(rs []wire.Release) {
 	if c.flow.pacer.Paces() {
-		c.flow.pacer.Pace(c.journal.elapsed(), rs, c.engine.View().Plan, pushers{c})
+		c.flow.pacer.Pace(c.journal.Elapsed(), rs, c.engine.View().Plan, pushers{c})
 	}
 }
 
@@ -65,20 +64,10 @@ type pushers struct{ c *Coordinator }
 
 func (v pushers) Pushing(w star.Worker) bool {
 	q, a := v.c.peers.workers[w], v.c.engine.View().Worker(w)
-	return q != nil && !q.gone && !a.Parked && !a.Waiting && !v.c.peers.beside(q, v.c.placing.owner)
+	return q != nil && !q.gone && !a.Parked && !a.Waiting && !v.c.peers.beside(q, v.c.placing.Owners())
 }
 
 func (v pushers) Next(w star.Worker) bool {
 	q := v.c.peers.workers[w]
-	return q != nil && !v.c.rounds.Tells(star.Worker(q.rank)) && !v.c.peers.beside(q, v.c.placing.owner)
-}
-
-// graft puts the present tree into a plan without one. Plans that cannot use a tree stay as they are.
-func (f *flow) graft(p modes.Plan) modes.Plan {
-	if !f.auto.Enabled() || p.Parents != nil || !engine.Treeable(p) {
-		return p
-	}
-	p = p.Clone()
-	p.Parents = f.auto.Parents()
-	return p
+	return q != nil && !v.c.rounds.Tells(star.Worker(q.rank)) && !v.c.peers.beside(q, v.c.placing.Owners())
 }

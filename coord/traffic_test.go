@@ -3,6 +3,8 @@ package coord
 import (
 	"testing"
 
+	"star/coord/architecture"
+	"star/coord/choice"
 	"star/coord/traffic"
 	"star/modes"
 )
@@ -16,7 +18,7 @@ func TestWordsOfAutomaticTrees(t *testing.T) {
 		"ssgd":           {"ssgd", "ssgd tree=0(1-3)"}, // as the answer to star ctl mode says it, before the tree is given up
 		"tree=0(1,2,3)":  {"ssgd", "tree=0(1,2,3)"},
 	} {
-		c := &Coordinator{arch: servers{}, cfg: Config{MaxWorkers: 4}, choice: choice{given: given}, flow: flow{auto: traffic.NewTree(modes.TreeRule{}, 4, nil)}}
+		c := &Coordinator{arch: architecture.Of(&Config{}), cfg: Config{MaxWorkers: 4}, choice: chosen{mode: choice.New(given)}, flow: flow{auto: traffic.NewTree(modes.TreeRule{}, 4, nil)}}
 		tree, err := modes.Parse("tree=0(1,2,3)", 4)
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"errors"
 	"fmt"
 
 	"star"
@@ -9,11 +8,10 @@ import (
 	"star/coord/evaluate"
 	"star/internal/exitcode"
 	"star/runlog"
-	"star/transport"
 	"star/transport/wire"
 )
 
-// Validation compares updates with a validation gradient (Zeno++).
+// Validation (config.Validation) compares updates with a validation gradient (Zeno++).
 //
 // One more member, the validator, computes that gradient from the parameters of one version and pushes it to the
 // shards, like a worker with the rank after the last. When all shards hold it, a Fire without an update makes all of
@@ -28,20 +26,6 @@ import (
 // The loss of the validator stops nothing: from then on gradients are applied with factor 1. A new validator is asked
 // for a gradient at once, and gradients are judged again when that is in use. Validation needs parameter servers, and
 // makes every Fire ask for the norm first (Config.Norm), because the judgement comes before the update.
-type Validation struct {
-	// Every is how many gradients are received between two of the validator's, which it computes while updates
-	// continue. Zero means 1.
-	Every int
-
-	// Judge returns the factor of an update.
-	Judge func(Evidence) Verdict
-}
-
-// Evidence and Verdict are the argument and the result of Validation.Judge.
-type (
-	Evidence = evaluate.Evidence
-	Verdict  = evaluate.Verdict
-)
 
 // enrolValidator accepts the validator, or rejects it: with exit code 78 if the job uses none, 2 if it already has one,
 // 75 if the job ends. Its rank is the one after the workers', by which shards recognise its gradients.
@@ -67,7 +51,7 @@ func (c *Coordinator) enrolValidator(p *peer) {
 // than the workers' is rejected: a product of their gradients would mean nothing.
 func (c *Coordinator) welcomeValidator() {
 	p := c.judging.validator
-	if p == nil || p.gone || p.welcomed || !c.placing.assigned {
+	if p == nil || p.gone || p.welcomed || !c.placing.Assigned() {
 		return
 	}
 	if no := c.members.Terms.Judge(&p.hello); no != nil {
@@ -80,11 +64,9 @@ func (c *Coordinator) welcomeValidator() {
 	if c.engine != nil {
 		version = c.engine.View().Version
 	}
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Welcome{
-			Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.placing.shards, Elapsed: c.journal.elapsed(), Pass: c.members.Pass(p.rank, c.lease.term(), step),
-		}, nil)
-	})
+	tell(&c.peers, p, wire.Welcome{
+		Rank: p.rank, Workers: c.cfg.MaxWorkers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.placing.Shards(), Elapsed: c.journal.Elapsed(), Pass: c.members.Pass(p.rank, c.lease.Term(), step),
+	}, nil)
 }
 
 // fromValidator handles the one frame that a validator sends: Joined. Its gradients are reported by shards. After any
@@ -118,7 +100,7 @@ func (c *Coordinator) lostValidator(p *peer, why error) error {
 		return nil
 	}
 	c.log.Warn("validator lost: gradients are applied without judgement until there is another one", "reason", why)
-	c.journal.write(runlog.Validation{Seq: c.engine.View().Seq, Version: c.judging.checks.Version(), From: c.engine.View().Version, Lost: why.Error()})
+	c.journal.Write(runlog.Validation{Seq: c.engine.View().Seq, Version: c.judging.checks.Version(), From: c.engine.View().Version, Lost: why.Error()})
 	return c.letBegin(first)
 }
 
@@ -135,10 +117,8 @@ func (c *Coordinator) letBegin(first bool) error {
 // the gradient of its next step.
 func (c *Coordinator) validate() {
 	p, version := c.judging.validator, c.engine.View().Version
-	c.judging.checks.Ask(version, len(c.placing.shards))
-	c.peers.send(p, func() error {
-		return transport.Send(p.conn, wire.Release{Worker: star.Worker(p.rank), Version: version, Pull: true}, nil)
-	})
+	c.judging.checks.Ask(version, c.placing.Len())
+	tell(&c.peers, p, wire.Release{Worker: star.Worker(len(c.peers.workers)), Version: version, Pull: true}, nil)
 }
 
 // received counts gradients, and asks for a new validation gradient after enough of them.
@@ -156,7 +136,7 @@ func (c *Coordinator) referred(m wire.Stored) error {
 	}
 	c.issue(c.engine.(engine.ShardEngine).Refer(star.Worker(len(c.peers.workers)), m.Step))
 	now := c.engine.View()
-	c.journal.write(runlog.Validation{Seq: now.Seq, Version: c.judging.checks.Version(), From: now.Version})
+	c.journal.Write(runlog.Validation{Seq: now.Seq, Version: c.judging.checks.Version(), From: now.Version})
 	c.received(0)
 	return c.letBegin(first)
 }
@@ -168,22 +148,7 @@ func (c *Coordinator) verdict(seq int64, n *evaluate.Norm) float64 {
 		return 1
 	}
 	v := c.cfg.Validation.Judge(n.Evidence())
-	c.journal.write(runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
+	c.journal.Write(runlog.Judgement{Seq: seq, Version: n.Version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
 		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.Version - 1 - c.judging.checks.Version()})
 	return v.Factor
-}
-
-// errNoJudge is an error in the caller's program.
-var errNoJudge = errors.New("coord: a validation without a judge")
-
-// check returns why a configuration is invalid.
-func (v *Validation) check(cfg *Config) error {
-	switch {
-	case v == nil:
-		return nil
-	case v.Judge == nil:
-		return errNoJudge
-	}
-	cfg.Norm = true
-	return nil
 }

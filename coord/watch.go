@@ -10,7 +10,6 @@ import (
 	"star/coord/engine"
 	"star/coord/session"
 	"star/internal/exitcode"
-	"star/transport"
 	"star/transport/wire"
 )
 
@@ -20,7 +19,7 @@ import (
 // tick does everything that depends on time alone: silent members, moves and copies that take too long, too few
 // workers, an end with a grace. It is called once a second, or more often if DeadAfter is short. An error ends the job.
 func (c *Coordinator) tick(now time.Time) error {
-	if err := c.journal.log.Flush(); err != nil {
+	if err := c.journal.Flush(); err != nil {
 		return fmt.Errorf("coord: write the run log: %w", err)
 	}
 	c.receive()
@@ -97,14 +96,12 @@ func (c *Coordinator) tick(now time.Time) error {
 // pingServers pings servers, so that they answer and know that the coordinator is alive: while no worker pushes there
 // are no other messages.
 func (c *Coordinator) pingServers(now time.Time) {
-	if !c.placing.assigned || now.Sub(c.run.pinged) < c.cfg.DeadAfter/session.Beats {
+	if !c.placing.Assigned() || now.Sub(c.run.pinged) < c.cfg.DeadAfter/session.Beats {
 		return
 	}
 	c.run.pinged = now
 	for _, p := range c.peers.servers { // servers without shards, too: they watch for the coordinator
-		if !p.gone {
-			c.peers.send(p, func() error { return transport.Send(p.conn, wire.Ping{Sent: now.UnixNano()}, nil) })
-		}
+		tell(&c.peers, p, wire.Ping{Sent: now.UnixNano()}, nil)
 	}
 }
 
@@ -114,7 +111,7 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if p == nil || p.gone || !p.welcomed {
 		return nil
 	}
-	if p.role == wire.RoleServer && (c.engine == nil && !(c.takeover.Trained() && c.placing.assigned) || p.hello.Shards == 0) {
+	if p.role == wire.RoleServer && (c.engine == nil && !(c.takeover.Trained() && c.placing.Assigned()) || p.hello.Shards == 0) {
 		return nil // reads its checkpoint, or has no part in the job
 	}
 	var why error
@@ -122,7 +119,7 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 		why = fmt.Errorf("silent for more than %v (--dead-after)", c.cfg.DeadAfter)
 	} else if shards, ok := c.engine.(engine.ShardEngine); ok && p.role == wire.RoleWorker && !c.peers.isLate(p) {
 		w := star.Worker(p.rank)
-		if lack := shards.Owes(w); lack != nil && now.Sub(p.pushed) > c.cfg.storeTimeout(c.members.Terms.Hello().Params) {
+		if lack := shards.Owes(w); lack != nil && now.Sub(p.pushed) > c.cfg.PatienceOfShards(c.members.Terms.Hello().Params) {
 			why = fmt.Errorf("reported %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
 				now.Sub(p.pushed).Round(time.Second), c.engine.View().Worker(w).Step, lack)
 		}
@@ -155,7 +152,7 @@ func list(what string, ids []int) []string {
 func (c *Coordinator) missing() string {
 	var parts []string
 	if c.engine == nil {
-		var servers, workers, shards, linking []int
+		var servers, workers, linking []int
 		for i, s := range c.peers.servers {
 			if s == nil && c.takeover.Needs(i) {
 				servers = append(servers, i)
@@ -169,21 +166,19 @@ func (c *Coordinator) missing() string {
 				linking = append(linking, i)
 			}
 		}
-		for i, ok := range c.placing.ready {
-			if !ok {
-				shards = append(shards, i)
-			}
-		}
 		parts = append(parts, list("servers", servers)...)
-		if c.cfg.size().Grows() {
+		if c.cfg.Size().Grows() {
 			workers = nil
 			if n := c.members.Wanting(); n > 0 {
 				parts = append(parts, fmt.Sprintf("%d more workers", n))
 			}
 		}
 		parts = append(parts, list("workers", workers)...)
-		parts = append(parts, c.arch.lacks(c, linking)...)
-		parts = append(parts, list("the parameters of shards", shards)...)
+		parts = append(parts, list(c.arch.Joining(), linking)...)
+		if !c.arch.Sharded() && c.takeover.Trained() && len(c.takeover.With(c.peers.present(&c.members))) == 0 {
+			parts = append(parts, "a worker that has the parameters")
+		}
+		parts = append(parts, list("the parameters of shards", c.placing.Unfilled())...)
 	} else if c.rounds.Open() && c.rounds.Final() {
 		parts = append(parts, list("the evaluation of workers", c.rounds.Missing())...)
 	} else if c.saves.Open() && c.rounds.Final() {

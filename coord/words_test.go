@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/coord/architecture"
 	"star/modes"
 )
 
@@ -38,7 +39,7 @@ func TestModesInTheirWords(t *testing.T) {
 			t.Errorf("the result says %q", w.result.Mode)
 		}
 	})
-	ring := &Coordinator{arch: ring{}}
+	ring := &Coordinator{arch: architecture.Of(&Config{Ring: new(RingConfig)})}
 	if got := ring.words(modes.Ring(5, 1, 3)); got != "ring-minus=1,3" {
 		t.Errorf("a ring without 1 and 3 is %q", got)
 	}

@@ -15,7 +15,7 @@ import (
 // float32: a worker computes on exactly what the shard has.
 
 // none is the codec that a Push does not name.
-var none = compress.Float32{}
+var none = compress.Float32
 
 // newCodec makes a codec for a shard's slice by name.
 func newCodec(name string, tensors []compress.Tensor, shard wire.ShardInfo, seed uint64) (compress.Codec, error) {

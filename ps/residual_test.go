@@ -80,7 +80,7 @@ func TestFrozenStays(t *testing.T) {
 	for name, change := range map[string]func(k *packer, g []float32){
 		"push":     func(k *packer, g []float32) { k.pack(9, g) },
 		"dropped":  func(k *packer, g []float32) { k.giveBack() },
-		"another":  func(k *packer, g []float32) { k.use(compress.FP16{}, n); k.pack(9, g) },
+		"another":  func(k *packer, g []float32) { k.use(compress.FP16, n); k.pack(9, g) },
 		"none":     func(k *packer, g []float32) { k.use(none, n); k.pack(9, g); k.pack(10, g) },
 		"frozen":   func(k *packer, g []float32) { k.freeze(9, false); k.pack(9, g) },
 		"recalled": func(k *packer, g []float32) { k.recall(n, func(dst []float32) error { clear(dst); return nil }, nil) },

@@ -11,7 +11,7 @@ import (
 
 // quick codecs: only the link counts.
 func free() []compress.Candidate {
-	return []compress.Candidate{{Codec: compress.FP16{}}, {Codec: &compress.Int8{}}}
+	return []compress.Candidate{{Codec: compress.FP16}, {Codec: &compress.Int8{}}}
 }
 
 func TestTunerMeasuresNowAndThen(t *testing.T) {
@@ -38,7 +38,7 @@ func TestTunerMeasuresNowAndThen(t *testing.T) {
 func TestTunerHysteresis(t *testing.T) {
 	// A codec at 1 GB/s in all: fp16 pays below 0.3 GB/s, int8 below 0.546.
 	speed := func(c compress.Codec) compress.Candidate { return compress.Candidate{Codec: c, Encode: 1e9} }
-	tn := newTuner(1e6, 1, []compress.Candidate{speed(compress.FP16{}), speed(&compress.Int8{})})
+	tn := newTuner(1e6, 1, []compress.Candidate{speed(compress.FP16), speed(&compress.Int8{})})
 	for i, c := range []struct {
 		bps    float64
 		change bool
@@ -78,7 +78,7 @@ func TestTunerHysteresis(t *testing.T) {
 // A shard decodes the gradients of all workers.
 func TestTunerCountsWorkers(t *testing.T) {
 	for workers, want := range map[int]bool{0: true, 1: true, 4: false} {
-		tn := newTuner(1e6, workers, []compress.Candidate{{Codec: compress.FP16{}, Decode: 1e9}})
+		tn := newTuner(1e6, workers, []compress.Candidate{{Codec: compress.FP16, Decode: 1e9}})
 		tn.sample(4e6, 20*time.Millisecond, 0) // 10 ms saved, 4 ms for each decoding
 		if choice, _ := tn.choose(); (choice.Codec != nil) != want {
 			t.Errorf("%d workers: %s", workers, choice.Why)

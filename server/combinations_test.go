@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"star/coord"
+	"star/coord/engine"
 	"star/job"
 	"star/job/combinations"
 	"star/modes/baseline"
@@ -130,8 +130,8 @@ func TestCells(t *testing.T) {
 	given := func(scale string) func(*cell) {
 		return func(c *cell) {
 			c.c.UpdateScale, c.c.Given["update-scale"] = scale, "a test"
-			c.set = c.set.With(combinations.Scale, scale != string(coord.ScaleRound)).With(combinations.NotFiring, scale != string(coord.ScaleFiring)).
-				With(combinations.ByWorkers, scale == string(coord.ScaleWorkers))
+			c.set = c.set.With(combinations.Scale, scale != string(engine.ScaleRound)).With(combinations.NotFiring, scale != string(engine.ScaleFiring)).
+				With(combinations.ByWorkers, scale == string(engine.ScaleWorkers))
 		}
 	}
 	optimizers := []func(*cell){off, on(combinations.NotSGD, func(c *Config) { c.Optimizer, c.Momentum = "nesterov", 0.9 }), func(c *cell) {

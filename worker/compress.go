@@ -19,7 +19,7 @@ import (
 // newCompressor returns the compressor of a ring's gradients; nil: they are not compressed. The seed
 // is the job's, the same on all members. An error is a *job.SettingError of --compress.
 func newCompressor(job *job.Job, model train.Model) (*allreduce.Compressor, error) {
-	none := compress.Float32{}
+	none := compress.Float32
 	if job.Compress == none.Name() {
 		return nil, nil
 	}

@@ -38,7 +38,7 @@ type leftover struct {
 
 // enrolledCodec is the worker's codec for the Enrolment; empty: the worker has no residual.
 func enrolledCodec(job *job.Job) string {
-	if job.Compress == (compress.Float32{}).Name() {
+	if job.Compress == compress.Float32.Name() {
 		return ""
 	}
 	return job.Compress

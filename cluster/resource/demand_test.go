@@ -154,8 +154,8 @@ func TestLearnerRefuses(t *testing.T) {
 			t.Errorf("%+v is taken", c)
 		}
 	}
-	if l.Seen() != 0 || l.Demand() != (Demand{}) {
-		t.Errorf("%d, %+v", l.Seen(), l.Demand())
+	if l.seen != 0 || l.Demand() != (Demand{}) {
+		t.Errorf("%d, %+v", l.seen, l.Demand())
 	}
 }
 

@@ -16,6 +16,18 @@ type Pilot interface {
 	Tell(l runlog.Line) []Remark
 }
 
+// Admission decides about plans of the pilot that make more updates than SSGD, because they use more of hosts that
+// other jobs may use too. The coordinator's goroutine calls its methods, which must not block.
+type Admission interface {
+	// Ask requests permission for a plan. Another goroutine calls answer soon, with false if the decision cannot be
+	// made. After a yes it calls answer again when the permission is withdrawn. The next Ask, like Yield, gives back
+	// what was granted: answer is not called for it any more.
+	Ask(p modes.Plan, answer func(ok bool, why string))
+
+	// Yield gives back what was granted and cancels an open request.
+	Yield()
+}
+
 // Remark is one output of a Pilot. One of its fields is set; with Verdict, Text may be set as well.
 type Remark struct {
 	Verdict *runlog.Verdict // about a worker

@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"star/internal/durable"
 	"star/internal/exitcode"
 )
 
@@ -58,11 +59,10 @@ func (e *DiskError) ExitCode() int { return e.Code }
 
 // disk is the file of a member.
 type disk struct {
-	mu         sync.Mutex // held while it is written: tests simulate a full disk with it
-	f          *os.File
-	name       string
-	size, base int64 // bytes of whole records, and after the last rewrite
-	mark       mark
+	mu sync.Mutex // held while it is written: tests simulate a full disk with it
+	durable.Log
+	base int64 // bytes after the last rewrite
+	mark mark
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -73,7 +73,7 @@ func openDisk(dir string, want mark) (d *disk, records []raftpb.Message, err err
 	name := filepath.Join(dir, diskName)
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		d = &disk{name: name, mark: want}
+		d = &disk{Log: durable.Log{Path: name}, mark: want}
 		return d, nil, d.rewrite(nil)
 	} else if err != nil {
 		return nil, nil, &DiskError{err, exitcode.Corrupt}
@@ -82,7 +82,7 @@ func openDisk(dir string, want mark) (d *disk, records []raftpb.Message, err err
 	if err != nil {
 		return nil, nil, &DiskError{err, exitcode.Corrupt}
 	}
-	d = &disk{name: name, size: int64(whole), base: int64(whole)}
+	d = &disk{base: int64(whole)}
 	for _, r := range records {
 		if len(r.Context) > 0 {
 			if err := json.Unmarshal(r.Context, &d.mark); err != nil {
@@ -101,12 +101,11 @@ func openDisk(dir string, want mark) (d *disk, records []raftpb.Message, err err
 	if err != nil {
 		return nil, nil, err
 	}
-	if d.f, err = os.OpenFile(name, os.O_RDWR, 0o600); err == nil {
-		err = d.f.Truncate(d.size)
-	}
+	log, err := durable.OpenLog(name, whole)
 	if err != nil {
 		return nil, nil, &DiskError{err, exitcode.Unwritable}
 	}
+	d.Log = *log
 	return d, records, nil
 }
 
@@ -162,14 +161,7 @@ func (d *disk) write(r raftpb.Message, sync bool) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, err = d.f.WriteAt(b, d.size); err == nil && sync {
-		err = d.f.Sync()
-	}
-	if err != nil {
-		return errors.Join(err, d.f.Truncate(d.size))
-	}
-	d.size += int64(len(b))
-	return nil
+	return d.Append(b, sync)
 }
 
 // rewrite replaces the file by one with the mark and the content of the store; nil: none yet.
@@ -186,41 +178,11 @@ func (d *disk) rewrite(store *raft.MemoryStorage) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(d.name+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
+	if err := d.Replace(b); err != nil {
 		return &DiskError{err, exitcode.Unwritable}
 	}
-	if _, err = f.Write(b); err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = os.Rename(d.name+".new", d.name)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(d.name))
-	}
-	if err != nil {
-		f.Close()
-		return &DiskError{err, exitcode.Unwritable}
-	}
-	d.close()
-	d.f, d.size, d.base = f, int64(len(b)), int64(len(b))
+	d.base = d.Size
 	return nil
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}
-
-func (d *disk) close() {
-	if d.f != nil {
-		d.f.Close()
-	}
 }
 
 // record is what must be on disk before messages that depend on a Ready are sent.

@@ -122,8 +122,8 @@ func TestFullDisk(t *testing.T) {
 		}
 		d := b.members[first.Rank].disk
 		d.mu.Lock()
-		was, size := d.f, d.size
-		d.f = full
+		was, size := d.File, d.Size
+		d.File = full
 		d.mu.Unlock()
 		if err := first.Add([]byte("b")); err == nil {
 			t.Error("agreed on what could not be written")
@@ -136,10 +136,10 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("member %d has %q", second.Rank, second.Added)
 		}
 		d.mu.Lock()
-		if d.size != size {
-			t.Errorf("%d bytes after %d", d.size, size)
+		if d.Size != size {
+			t.Errorf("%d bytes after %d", d.Size, size)
 		}
-		d.f = was
+		d.File = was
 		d.mu.Unlock()
 		b.end(3 - first.Rank - second.Rank) // now it is needed
 		if err := second.Add([]byte("c")); err != nil {
@@ -165,7 +165,7 @@ func TestBadDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d.close()
+		d.Close()
 		text, err = os.ReadFile(filepath.Join(dir, diskName))
 		if err != nil {
 			t.Fatal(err)
@@ -182,7 +182,7 @@ func TestBadDisk(t *testing.T) {
 		if err := d.write(raftpb.Message{Term: 9}, true); err != nil {
 			t.Fatal(err)
 		}
-		d.close()
+		d.Close()
 		if _, records, err := openDisk(dir, own); err != nil || len(records) != 4 || records[3].Term != 9 {
 			t.Errorf("%d bytes less, and written on: %d records, %v", cut, len(records), err)
 		}

@@ -340,7 +340,7 @@ func (c *Member) Run(ctx context.Context) (err error) {
 	defer site.Close()
 	core, err := c.core(ctx, founds)
 	if c.disk != nil {
-		defer c.disk.close()
+		defer c.disk.Close()
 	}
 	if err != nil {
 		return err
@@ -417,7 +417,7 @@ func (c *Member) core(ctx context.Context, founds bool) (core *core, err error) 
 	switch {
 	case kept:
 		if core, err = restore(id, c.was, c.log); err != nil {
-			err = &DiskError{fmt.Errorf("%s: damaged: %w; remove the folder, and the member gets the state of the others", c.disk.name, err), exitcode.Corrupt}
+			err = &DiskError{fmt.Errorf("%s: damaged: %w; remove the folder, and the member gets the state of the others", c.disk.Path, err), exitcode.Corrupt}
 		}
 		c.was = nil
 	case founds:
@@ -439,7 +439,7 @@ func (c *Member) core(ctx context.Context, founds bool) (core *core, err error) 
 	}
 	core.keep = func(r raftpb.Message, sync bool) { c.persist(ctx, core, func() error { return c.disk.write(r, sync) }) }
 	core.kept = func() {
-		if c.disk.size > 2*c.disk.base+rewriteAt {
+		if c.disk.Size > 2*c.disk.base+rewriteAt {
 			if err := c.disk.rewrite(core.store); err != nil { // the longer file is valid, too
 				c.log.Warn("could not rewrite the state file", "reason", err)
 			}

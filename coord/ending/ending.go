@@ -21,6 +21,7 @@ package ending
 import (
 	"fmt"
 	"slices"
+	"star/internal/exitcode"
 	"time"
 
 	"star"
@@ -38,6 +39,16 @@ const (
 	// Signalled is the first exit code of processes that were ended by a signal.
 	Signalled = 128
 )
+
+// Failed reports whether the exit code of a worker that leaves means that its program failed. The others mean that it
+// was told to end, or that another member is gone or disagrees.
+func Failed(exit int) bool {
+	switch exit {
+	case exitcode.OK, exitcode.Usage, exitcode.Lost, exitcode.Restart, exitcode.Refused, exitcode.Disagree:
+		return false
+	}
+	return exit <= Signalled
+}
 
 // End is the state of a job's end. The zero value is a job that continues.
 type End struct {

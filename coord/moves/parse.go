@@ -44,3 +44,36 @@ func Parse(args []string, shards int, servers []Server) (shard, to int, err erro
 	}
 	return shard, to, nil
 }
+
+// Asked is the state of a job in which a user asks for the move of a shard.
+type Asked struct {
+	Sharded, Replaceable, Copies, Ends bool
+
+	Short  string // why the job waits for workers
+	Coming int    // the rank of a worker that is coming; negative: none is
+	Owner  func(shard int) int
+}
+
+// Refuse returns why a shard does not move to a server now; nil: it may.
+func (m *Mover) Refuse(shard, to int, a *Asked) error {
+	moving, busy := m.Busy()
+	switch {
+	case !a.Sharded:
+		return errors.New("an all-reduce has no shards")
+	case a.Replaceable:
+		return errors.New("shards cannot move in a job with --coordinators")
+	case a.Copies:
+		return errors.New("shards with copies (--replicas) cannot move")
+	case busy:
+		return fmt.Errorf("shard %d is moving: one at a time", moving)
+	case a.Ends:
+		return errors.New("the job is about to end")
+	case a.Short != "":
+		return fmt.Errorf("the job waits for workers: %s", a.Short)
+	case a.Coming >= 0:
+		return fmt.Errorf("worker %d is coming to the job: try again in a moment", a.Coming)
+	case a.Owner(shard) == to:
+		return fmt.Errorf("shard %d is at server %d already", shard, to)
+	}
+	return nil
+}

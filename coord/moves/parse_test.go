@@ -34,3 +34,23 @@ func TestParse(t *testing.T) {
 		}
 	}
 }
+
+func TestRefuse(t *testing.T) {
+	for want, change := range map[string]func(*Asked, *Mover){
+		"":                                 func(*Asked, *Mover) {},
+		"an all-reduce has no shards":      func(a *Asked, _ *Mover) { a.Sharded = false },
+		"in a job with --coordinators":     func(a *Asked, _ *Mover) { a.Replaceable = true },
+		"with copies (--replicas)":         func(a *Asked, _ *Mover) { a.Copies = true },
+		"shard 3 is moving: one at a time": func(_ *Asked, m *Mover) { m.stage, m.job.Shard = routing, 3 },
+		"about to end":                     func(a *Asked, _ *Mover) { a.Ends = true },
+		"waits for workers: 1 connected":   func(a *Asked, _ *Mover) { a.Short = "1 connected" },
+		"worker 0 is coming":               func(a *Asked, _ *Mover) { a.Coming = 0 },
+		"shard 1 is at server 2 already":   func(a *Asked, _ *Mover) { a.Owner = func(shard int) int { return 2 * shard } },
+	} {
+		a, m := Asked{Sharded: true, Coming: -1, Owner: func(int) int { return 0 }}, Mover{}
+		change(&a, &m)
+		if err := m.Refuse(1, 2, &a); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/engine"
 	"star/modes"
 )
 
@@ -44,6 +45,16 @@ func (t *Tree) Enabled() bool { return t.seen != nil }
 
 // Parents returns the present tree; nil without one.
 func (t *Tree) Parents() []star.Worker { return slices.Clone(t.keeper.Parents()) }
+
+// Graft puts the present tree into a plan without one. Plans that cannot use a tree stay as they are.
+func (t *Tree) Graft(p modes.Plan) modes.Plan {
+	if !t.Enabled() || p.Parents != nil || !engine.Treeable(p) {
+		return p
+	}
+	p = p.Clone()
+	p.Parents = t.Parents()
+	return p
+}
 
 // Observe adds a record. The highest rate at which a worker has sent is the estimate of its link's capacity; its use is
 // a mean.

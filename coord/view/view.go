@@ -12,6 +12,7 @@ import (
 	"star/coord/measure"
 	"star/coord/moves"
 	"star/runlog"
+	"star/transport/wire"
 )
 
 // Status is the present state of the job: the answer to `star ctl status`. The JSON field names are stable. Values are
@@ -142,6 +143,26 @@ type ServerLoad struct {
 
 	// Inflow is the rate at which gradients from other hosts arrive while at least one does; 0 if unknown.
 	Inflow float64 `json:"inflow_Bps"`
+}
+
+// Reported is what a server reports of itself and its host.
+type Reported struct {
+	Enlist wire.Enlist
+	Usage  wire.Usage
+	Heard  bool // Usage is set
+}
+
+// Load returns the load without Inflow; nil if the server reports none.
+func (r *Reported) Load() *ServerLoad {
+	if !r.Heard {
+		return nil
+	}
+	u, host := r.Usage, r.Enlist.Capacity
+	return &ServerLoad{
+		Host: r.Enlist.Host,
+		CPU:  u.Own.CPU, NetIn: u.Own.In, NetOut: u.Own.Out, HostCPU: u.Host.CPU, HostNetIn: u.Host.In, HostNetOut: u.Host.Out,
+		Cores: host.CPU, LinkIn: host.In, LinkOut: host.Out, Free: u.Free,
+	}
 }
 
 // Training is the state of a worker that takes part in the training.

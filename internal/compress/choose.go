@@ -107,9 +107,9 @@ func Choose(link Link, n int, candidates []Candidate) Choice {
 // that knows that they cost none adds a Candidate.
 func Typical() []Candidate {
 	if !assembly() {
-		return []Candidate{{FP16{}, 0.75e9, 1.8e9}, {&Int8{}, 1.5e9, 5.5e9}}
+		return []Candidate{{FP16, 0.75e9, 1.8e9}, {&Int8{}, 1.5e9, 5.5e9}}
 	}
-	return []Candidate{{FP16{}, 6e9, 20e9}, {&Int8{}, 6e9, 20e9}}
+	return []Candidate{{FP16, 6e9, 20e9}, {&Int8{}, 6e9, 20e9}}
 }
 
 // Gauge measures how fast the codecs of candidates are here, on vectors of n values

@@ -9,7 +9,7 @@ import (
 func TestChoose(t *testing.T) {
 	const n = 1e6
 	// Round numbers: fp16 at 4 GB/s each way, int8 at 2, top-k at 1 and 100.
-	all := []Candidate{{FP16{}, 4e9, 4e9}, {&Int8{}, 2e9, 2e9}, {NewTopShare(0.01), 1e9, 100e9}}
+	all := []Candidate{{FP16, 4e9, 4e9}, {&Int8{}, 2e9, 2e9}, {NewTopShare(0.01), 1e9, 100e9}}
 	for _, c := range []struct {
 		name       string
 		link       Link
@@ -28,7 +28,7 @@ func TestChoose(t *testing.T) {
 		// 1 Gbit/s: fp16 18 ms, int8 12.1, top-k 4.5.
 		{"ring", Link{Bps: 125e6, Crossings: 1.5}, n, all[:1], "fp16", 1.5*16e-3 + 2e-3, "in place of 48 ms"},
 		{"many to decode", Link{Bps: 0.5e9, Decodes: 8}, n, all[:2], "", 8e-3, "none"},
-		{"the last is not enough better", Link{Bps: 1e9}, n, []Candidate{{FP16{}, 0, 0}, {BF16{}, 0, 0}}, "fp16", 2e-3, "fp16: "},
+		{"the last is not enough better", Link{Bps: 1e9}, n, []Candidate{{FP16, 0, 0}, {BF16, 0, 0}}, "fp16", 2e-3, "fp16: "},
 		{"nothing to choose", Link{Bps: 1e6}, n, nil, "", 4, "none: there is no codec"},
 		{"unknown link", Link{}, n, all, "", 0, "none: the speed of the link is not known"},
 		{"unknown link", Link{Bps: math.NaN()}, n, all, "", 0, "none: the speed of the link is not known"},
@@ -59,7 +59,7 @@ func TestChooseMargin(t *testing.T) {
 		encode float64
 		pays   bool
 	}{{1e9 / 0.301, false}, {1e9 / 0.299, true}} {
-		got := Choose(Link{Bps: 1e9}, 1e6, []Candidate{{FP16{}, c.encode, 0}})
+		got := Choose(Link{Bps: 1e9}, 1e6, []Candidate{{FP16, c.encode, 0}})
 		if (got.Codec != nil) != c.pays {
 			t.Errorf("encoding at %.4g B/s: %s", c.encode, got.Why)
 		}

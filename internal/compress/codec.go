@@ -75,37 +75,46 @@ func grow(dst []byte, n int) (all, part []byte) {
 	return all, all[at : at+n : at+n]
 }
 
+// direct is a codec that converts each element by itself.
+type direct struct {
+	name string
+	size int // bytes of an element
+	put  func(dst []byte, src []float32)
+	get  func(dst []float32, src []byte)
+	add  func(dst []float32, scale float32, src []byte)
+}
+
 // Float32 is the codec none: little-endian float32, nothing lost.
-type Float32 struct{}
+var Float32 = &direct{"none", 4, putF32, getF32, addF32}
 
-var none = Entry{Name: "none", make: func(string, string, Slice, uint64) (Codec, error) { return Float32{}, nil }}
+var none = Entry{Name: "none", make: func(string, string, Slice, uint64) (Codec, error) { return Float32, nil }}
 
-func (Float32) Name() string       { return "none" }
-func (Float32) MaxBytes(n int) int { return 4 * n }
-func (Float32) unit() int          { return 1 }
+func (c *direct) Name() string       { return c.name }
+func (c *direct) MaxBytes(n int) int { return c.size * n }
+func (*direct) unit() int            { return 1 }
 
 // Encode implements Codec.
-func (Float32) Encode(dst []byte, src []float32) []byte {
-	dst, b := grow(dst, 4*len(src))
-	putF32(b, src)
+func (c *direct) Encode(dst []byte, src []float32) []byte {
+	dst, b := grow(dst, c.size*len(src))
+	c.put(b, src)
 	return dst
 }
 
 // Decode implements Codec.
-func (c Float32) Decode(dst []float32, src []byte) error {
-	if len(src) != 4*len(dst) {
-		return wrongLength(c.Name(), len(src), len(dst), 4*len(dst))
+func (c *direct) Decode(dst []float32, src []byte) error {
+	if len(src) != c.size*len(dst) {
+		return wrongLength(c.name, len(src), len(dst), c.size*len(dst))
 	}
-	getF32(dst, src)
+	c.get(dst, src)
 	return nil
 }
 
 // DecodeAdd implements Codec.
-func (c Float32) DecodeAdd(dst []float32, scale float32, src []byte) error {
-	if len(src) != 4*len(dst) {
-		return wrongLength(c.Name(), len(src), len(dst), 4*len(dst))
+func (c *direct) DecodeAdd(dst []float32, scale float32, src []byte) error {
+	if len(src) != c.size*len(dst) {
+		return wrongLength(c.name, len(src), len(dst), c.size*len(dst))
 	}
-	addF32(dst, scale, src)
+	c.add(dst, scale, src)
 	return nil
 }
 

@@ -33,7 +33,7 @@ func ExampleFeedback() {
 
 // The same codec on two links, with speeds as measured on one processor.
 func ExampleChoose() {
-	candidates := []compress.Candidate{{Codec: compress.FP16{}, Encode: 8e9, Decode: 8e9}}
+	candidates := []compress.Candidate{{Codec: compress.FP16, Encode: 8e9, Decode: 8e9}}
 	const values = 25e6
 	for _, bps := range []float64{125e6, 12.5e9} {
 		fmt.Println(compress.Choose(compress.Link{Bps: bps}, values, candidates).Why)

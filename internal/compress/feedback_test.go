@@ -85,7 +85,7 @@ func TestFeedbackReturnScaleReset(t *testing.T) {
 	if !slices.Equal(f.Residual(), make([]float32, n)) {
 		t.Error("Reset left something")
 	}
-	if got := NewFeedback(Float32{}, 0).Encode([]byte("x"), nil); string(got) != "x" {
+	if got := NewFeedback(Float32, 0).Encode([]byte("x"), nil); string(got) != "x" {
 		t.Errorf("empty slice: %q", got)
 	}
 }
@@ -108,7 +108,7 @@ func TestFeedbackChangesCodec(t *testing.T) {
 			t.Fatalf("element %d: sent %v and kept %v of %v", i, got[i], f.Residual()[i], want[i])
 		}
 	}
-	f.Use(Float32{})
+	f.Use(Float32)
 	copy(want, f.Residual())
 	kernel.Add(want, g)
 	if err := f.Codec().Decode(got, f.Encode(nil, g)); err != nil {

@@ -51,16 +51,16 @@ func fits(msg []byte, n uint16, size int) int {
 }
 
 func FuzzNone(f *testing.F) {
-	fuzzSeeds(f, func(int) Codec { return Float32{} })
+	fuzzSeeds(f, func(int) Codec { return Float32 })
 	f.Fuzz(func(t *testing.T, msg []byte, n uint16) {
-		if v, ok := fuzzDecode(t, Float32{}, fits(msg, n, 4), msg); ok && !bytes.Equal((Float32{}).Encode(nil, v), msg) {
+		if v, ok := fuzzDecode(t, Float32, fits(msg, n, 4), msg); ok && !bytes.Equal(Float32.Encode(nil, v), msg) {
 			t.Fatal("decoded and encoded is something else")
 		}
 	})
 }
 
-func FuzzFP16(f *testing.F) { fuzzHalf(f, FP16{}, 0x7c00, 0x200) }
-func FuzzBF16(f *testing.F) { fuzzHalf(f, BF16{}, 0x7f80, 0x40) }
+func FuzzFP16(f *testing.F) { fuzzHalf(f, FP16, 0x7c00, 0x200) }
+func FuzzBF16(f *testing.F) { fuzzHalf(f, BF16, 0x7f80, 0x40) }
 
 func fuzzHalf(f *testing.F, c Codec, bad, quiet uint16) {
 	fuzzSeeds(f, func(int) Codec { return c })
@@ -180,7 +180,7 @@ func FuzzParse(f *testing.F) {
 
 // FuzzEncode: any vector can be sent by any codec, and arrives.
 func FuzzEncode(f *testing.F) {
-	f.Add(Float32{}.Encode(nil, patterns(300, 1)))
+	f.Add(Float32.Encode(nil, patterns(300, 1)))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		v := make([]float32, len(raw)/4)
 		getF32(v, raw)

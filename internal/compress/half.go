@@ -12,75 +12,17 @@ import (
 // must not look like a diverged run, and with feedback the rest follows in the
 // next steps. Inf stays Inf and NaN stays NaN (quiet, upper bits of the payload
 // kept).
-type FP16 struct{}
+var FP16 = &direct{"fp16", 2, putFP16, getFP16, addFP16}
 
-var fp16 = Entry{Name: "fp16", Loss: Half, make: func(string, string, Slice, uint64) (Codec, error) { return FP16{}, nil }}
-
-func (FP16) Name() string       { return "fp16" }
-func (FP16) MaxBytes(n int) int { return 2 * n }
-func (FP16) unit() int          { return 1 }
-
-// Encode implements Codec.
-func (FP16) Encode(dst []byte, src []float32) []byte {
-	dst, b := grow(dst, 2*len(src))
-	putFP16(b, src)
-	return dst
-}
-
-// Decode implements Codec.
-func (c FP16) Decode(dst []float32, src []byte) error {
-	if len(src) != 2*len(dst) {
-		return wrongLength(c.Name(), len(src), len(dst), 2*len(dst))
-	}
-	getFP16(dst, src)
-	return nil
-}
-
-// DecodeAdd implements Codec.
-func (c FP16) DecodeAdd(dst []float32, scale float32, src []byte) error {
-	if len(src) != 2*len(dst) {
-		return wrongLength(c.Name(), len(src), len(dst), 2*len(dst))
-	}
-	addFP16(dst, scale, src)
-	return nil
-}
+var fp16 = Entry{Name: "fp16", Loss: Half, make: func(string, string, Slice, uint64) (Codec, error) { return FP16, nil }}
 
 // BF16 is bfloat16: the upper half of a float32, 8 significant bits and the
 // whole range. Values are rounded to nearest, ties to even; a finite value that
 // would round to Inf becomes the largest finite bfloat16, 2^127·(2 − 2^-7). Inf
 // stays Inf and NaN stays NaN.
-type BF16 struct{}
+var BF16 = &direct{"bf16", 2, putBF16, getBF16, addBF16}
 
-var bf16 = Entry{Name: "bf16", Loss: Half, make: func(string, string, Slice, uint64) (Codec, error) { return BF16{}, nil }}
-
-func (BF16) Name() string       { return "bf16" }
-func (BF16) MaxBytes(n int) int { return 2 * n }
-func (BF16) unit() int          { return 1 }
-
-// Encode implements Codec.
-func (BF16) Encode(dst []byte, src []float32) []byte {
-	dst, b := grow(dst, 2*len(src))
-	putBF16(b, src)
-	return dst
-}
-
-// Decode implements Codec.
-func (c BF16) Decode(dst []float32, src []byte) error {
-	if len(src) != 2*len(dst) {
-		return wrongLength(c.Name(), len(src), len(dst), 2*len(dst))
-	}
-	getBF16(dst, src)
-	return nil
-}
-
-// DecodeAdd implements Codec.
-func (c BF16) DecodeAdd(dst []float32, scale float32, src []byte) error {
-	if len(src) != 2*len(dst) {
-		return wrongLength(c.Name(), len(src), len(dst), 2*len(dst))
-	}
-	addBF16(dst, scale, src)
-	return nil
-}
+var bf16 = Entry{Name: "bf16", Loss: Half, make: func(string, string, Slice, uint64) (Codec, error) { return BF16, nil }}
 
 const (
 	absMask = 0x7fffffff // all of a float32 but the sign

@@ -35,7 +35,7 @@ type half struct {
 	bad      uint16 // bits of Inf
 }
 
-var halves = []half{{FP16{}, 5, 10, 0x7c00}, {BF16{}, 8, 7, 0x7f80}}
+var halves = []half{{FP16, 5, 10, 0x7c00}, {BF16, 8, 7, 0x7f80}}
 
 func TestHalfDecodesByDefinition(t *testing.T) {
 	eachISA(t, func(t *testing.T) {

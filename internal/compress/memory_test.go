@@ -15,7 +15,7 @@ func TestMemoryGoesOn(t *testing.T) {
 	const n = 3000
 	ms := []Matrix{{0, 40, 50}, {2100, 10, 30}}
 	fresh := map[string]func() Codec{
-		"fp16":            func() Codec { return FP16{} },
+		"fp16":            func() Codec { return FP16 },
 		"int8":            func() Codec { return new(Int8) },
 		"int8-stochastic": func() Codec { return NewStochasticInt8(7) },
 		"topk":            func() Codec { return NewTopShare(0.02) },

@@ -24,7 +24,7 @@ func TestAssemblyIsGo(t *testing.T) {
 	}
 	for n := range 140 {
 		x, y := patterns(n, uint64(n)), patterns(n, uint64(n)+1000)
-		b := Float32{}.Encode(nil, y)
+		b := Float32.Encode(nil, y)
 		bytesOf := func(size int) []byte { return make([]byte, size*n) }
 		bytesAgree := func(name string, got, want []byte) {
 			if !slices.Equal(got, want) {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/klauspost/compress/gzip" // in about half of compress/gzip's time
 
+	"star/internal/durable"
 	"star/internal/unpack"
 	"star/runlog"
 )
@@ -424,32 +425,26 @@ func shrink(path string, most int64) error {
 
 // replace writes a compressed file with the contents of parts, and removes these. The last one's go through with,
 // if that is not nil.
-func replace(path string, ps []part, with func(w io.Writer, r io.Reader) error) (err error) {
-	out, err := os.CreateTemp(filepath.Dir(path), ".star-*")
+func replace(path string, ps []part, with func(w io.Writer, r io.Reader) error) error {
+	out, err := durable.Create(path)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, out.Close(), os.Remove(out.Name()))
-		}
-	}()
 	z, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
-	if err != nil {
-		return err
-	}
-	for i, p := range ps {
-		if err := p.copyTo(z, i == len(ps)-1, with); err != nil {
-			return fmt.Errorf("%s: %w", p.path, err)
+	for i := 0; i < len(ps) && err == nil; i++ {
+		if err = ps[i].copyTo(z, i == len(ps)-1, with); err != nil {
+			err = fmt.Errorf("%s: %w", ps[i].path, err)
 		}
 	}
-	if err := errors.Join(z.Close(), out.Chmod(0o644), out.Sync()); err != nil {
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		return errors.Join(err, out.Discard())
+	}
+	if err := out.Commit(0o644); err != nil {
 		return err
 	}
-	if err := os.Rename(out.Name(), path); err != nil {
-		return err
-	}
-	out.Close() // nothing of it is lost: it was synced
 	for _, p := range ps {
 		if err := os.Remove(p.path); err != nil {
 			return err

@@ -140,28 +140,9 @@ func (s *store) compact() error {
 	if err != nil {
 		return err
 	}
-	line = append(line, '\n')
-	name := filepath.Join(s.dir, queueName)
-	f, err := os.OpenFile(name+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
+	if err := s.file.Replace(append(line, '\n')); err != nil {
 		return err
 	}
-	if _, err = f.Write(line); err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = os.Rename(name+".new", name)
-	}
-	if err != nil {
-		f.Close()
-		os.Remove(name + ".new")
-		return err
-	}
-	if d, err := os.Open(filepath.Dir(name)); err == nil { // the folder's entry must be on disk before the next event
-		d.Sync()
-		d.Close()
-	}
-	s.f.Close()
-	s.f, s.head, s.since, s.size, s.base = f, h, nil, int64(len(line)), int64(len(line))
+	s.head, s.since, s.base = h, nil, s.file.Size
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"star/internal/durable"
 	"star/internal/exitcode"
 )
 
@@ -74,7 +75,7 @@ func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
 	if err != nil {
 		return err
 	}
-	if held(lock) {
+	if durable.TryLock(lock) != nil {
 		return fmt.Errorf("%s already runs", p)
 	}
 	if _, err := os.Stat(p.file(".over")); err == nil {
@@ -160,7 +161,7 @@ func (p child) alive() bool {
 		return false
 	}
 	defer f.Close()
-	return held(f)
+	return durable.TryLock(f) != nil
 }
 
 // signal sends a process a signal, once: a second SIGTERM would end it without its checkpoint. It repeats the signal

@@ -7,9 +7,10 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
+
+	"star/internal/durable"
 )
 
 // If several services share a queue, the service that stops a process, or needs its exit code, may be on another
@@ -57,7 +58,7 @@ func (s *Service) markEnded(p child) error {
 		return err
 	}
 	defer lock.Close()
-	if held(lock) {
+	if durable.TryLock(lock) != nil {
 		return fmt.Errorf("%s still runs", p)
 	}
 	return os.WriteFile(p.file(".over"), nil, 0o600)
@@ -85,7 +86,7 @@ func (p child) keep(args []string) int {
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	} else {
-		p.replace(".pid", cmd.Process.Pid)
+		durable.WriteFile(p.file(".pid"), fmt.Appendln(nil, cmd.Process.Pid), 0o600)
 		ended := make(chan struct{})
 		go func() {
 			cmd.Wait()
@@ -94,7 +95,7 @@ func (p child) keep(args []string) int {
 		p.obey(ended)
 		code = exitOf(cmd)
 	}
-	p.replace(".code", code)
+	durable.WriteFile(p.file(".code"), fmt.Appendln(nil, code), 0o600)
 	return code
 }
 
@@ -115,12 +116,5 @@ func (p child) obey(ended <-chan struct{}) {
 				}
 			}
 		}
-	}
-}
-
-// replace writes a number to a file atomically.
-func (p child) replace(ending string, n int) {
-	if os.WriteFile(p.file(ending+".new"), []byte(strconv.Itoa(n)+"\n"), 0o600) == nil {
-		os.Rename(p.file(ending+".new"), p.file(ending))
 	}
 }

@@ -41,7 +41,7 @@ func TestStore(t *testing.T) {
 	if _, _, _, err := openStore(dir); job.ExitCode(err) != 78 || !strings.Contains(err.Error(), "another star sched serve") {
 		t.Errorf("a second one: %v", err)
 	}
-	s.f.WriteAt([]byte(`{"at":3,"ev`), s.size)
+	s.file.File.WriteAt([]byte(`{"at":3,"ev`), s.file.Size)
 	s.close()
 	s, events, torn, err := openStore(dir)
 	if err != nil || torn != 11 || len(events) != 2 || events[1].Spec.Name != "b" || !s.head.Time.Equal(began) {
@@ -67,13 +67,14 @@ func TestFullDisk(t *testing.T) {
 	if err := s.commit(submitted("a")); err != nil {
 		t.Fatal(err)
 	}
-	size, f := s.book.(*store).size, s.book.(*store).f
+	file := s.book.(*store).file
+	size, f := file.Size, file.File
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 	if err != nil {
 		t.Skip("no /dev/full: ", err)
 	}
 	defer full.Close()
-	s.book.(*store).f = full
+	file.File = full
 	for range 3 {
 		if err := s.commit(submitted("b")); job.ExitCode(err) != 73 || !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%v", err)
@@ -85,9 +86,9 @@ func TestFullDisk(t *testing.T) {
 	if n := strings.Count(said.String(), "cannot write the queue"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
-	s.book.(*store).f = f
-	if s.book.(*store).size != size {
-		t.Errorf("%d bytes, were %d", s.book.(*store).size, size)
+	file.File = f
+	if file.Size != size {
+		t.Errorf("%d bytes, were %d", file.Size, size)
 	}
 	if err := s.commit(submitted("b")); err != nil || s.status().Error != "" {
 		t.Errorf("%v, %s", err, s.status().Error)

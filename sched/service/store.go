@@ -13,10 +13,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"star/internal/build"
+	"star/internal/durable"
 	"star/internal/exitcode"
 	"star/job"
 	"star/sched/live"
@@ -68,14 +68,14 @@ type book interface {
 
 // store is the file of events.
 type store struct {
-	dir     string
-	lock, f *os.File
-	size    int64        // of the complete lines
-	base    int64        // of the first line
-	head    head         // the first line
-	since   []live.Event // the events of the other lines
-	hosts   []*live.Host
-	log     *slog.Logger
+	dir   string
+	lock  *os.File
+	file  *durable.Log
+	base  int64        // bytes of the first line
+	head  head         // the first line
+	since []live.Event // the events of the other lines
+	hosts []*live.Host
+	log   *slog.Logger
 }
 
 // openStore locks a folder for this process and reads its events. torn is the size, in bytes, of an incomplete event at
@@ -106,7 +106,7 @@ func lockFolder(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, coded{err, exitcode.Unwritable}
 	}
-	if held(lock) {
+	if durable.TryLock(lock) != nil {
 		lock.Close()
 		holder := ""
 		if a, err := ReadAddress(dir); err == nil {
@@ -117,39 +117,26 @@ func lockFolder(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// held reports whether another process has a lock; if none has, this one has it now.
-func held(f *os.File) bool {
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EINTR) {
-			return err != nil
-		}
-	}
-}
-
 func (s *store) read(name string) (events []live.Event, torn int, err error) {
-	if s.f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
-		return nil, 0, coded{err, exitcode.Unwritable}
-	}
 	text, err := os.ReadFile(name)
-	if err != nil {
-		return nil, 0, err
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, coded{err, exitcode.Unwritable}
 	}
 	h, events, whole, err := parseQueue(name, text)
 	if err != nil {
 		return nil, 0, err
 	}
-	s.head, s.since, s.size = h, events, int64(whole)
-	s.base = int64(bytes.IndexByte(text, '\n') + 1)
-	if err := s.f.Truncate(s.size); err != nil {
+	if s.file, err = durable.OpenLog(name, whole); err != nil {
 		return nil, 0, coded{err, exitcode.Unwritable}
 	}
-	if s.size == 0 {
+	s.head, s.since = h, events
+	s.base = int64(bytes.IndexByte(text, '\n') + 1)
+	if whole == 0 {
 		s.head = head{Format: queueFormat, Time: time.Now().Round(0), writer: thisProgram()}
 		if err := s.write(s.head); err != nil {
 			return nil, 0, coded{err, exitcode.Unwritable}
 		}
-		s.base = s.size
+		s.base = s.file.Size
 	}
 	return events, len(text) - whole, nil
 }
@@ -208,32 +195,24 @@ func (h *head) queue(name string, hosts []*live.Host) (*live.Queue, *live.Histor
 }
 
 // write appends lines and returns when they are on disk. After an error the file has none of them.
-func (s *store) write(vs ...any) (err error) {
+func (s *store) write(vs ...any) error {
 	var lines bytes.Buffer
 	for _, v := range vs {
 		if err := json.NewEncoder(&lines).Encode(v); err != nil {
 			return err
 		}
 	}
-	line := lines.Bytes()
-	if _, err = s.f.WriteAt(line, s.size); err == nil {
-		err = s.f.Sync()
-	}
-	if err != nil {
-		return errors.Join(err, s.f.Truncate(s.size))
-	}
-	s.size += int64(len(line))
-	return nil
+	return s.file.Append(lines.Bytes(), true)
 }
 
 func (s *store) add(es ...live.Event) error {
-	if s.size-s.base > max(compactAt, s.base) {
-		events, size := len(s.since), s.size
+	if s.file.Size-s.base > max(compactAt, s.base) {
+		events, size := len(s.since), s.file.Size
 		if err := s.compact(); err != nil { // without it the file is only longer than necessary
 			s.log.Warn("cannot compact the queue log", "error", err)
-			s.base = s.size
+			s.base = s.file.Size
 		} else {
-			s.log.Info("queue log compacted", "events", events, "bytes", s.size, "before", size)
+			s.log.Info("queue log compacted", "events", events, "bytes", s.file.Size, "before", size)
 		}
 	}
 	lines := make([]any, len(es))
@@ -250,9 +229,7 @@ func (s *store) add(es ...live.Event) error {
 func (s *store) held() bool { return true }
 
 func (s *store) close() {
-	if s.f != nil {
-		s.f.Close()
-	}
+	s.file.Close()
 	s.lock.Close()
 }
 
@@ -283,9 +260,8 @@ func (a Address) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(dir, "service.json")
-	if err := os.WriteFile(name+".new", text, 0o600); err != nil {
+	if err := durable.WriteFile(filepath.Join(dir, "service.json"), text, 0o600); err != nil {
 		return coded{err, exitcode.Unwritable}
 	}
-	return os.Rename(name+".new", name)
+	return nil
 }

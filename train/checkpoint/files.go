@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 
+	"star/internal/durable"
 	"star/internal/flightrecorder"
 )
 
@@ -108,19 +108,7 @@ func (osDisk) MkdirAll(dir string) error        { return os.MkdirAll(dir, 0o777)
 func (osDisk) Create(path string) (file, error) { return os.Create(path) }
 func (osDisk) Rename(from, to string) error     { return os.Rename(from, to) }
 func (osDisk) Remove(path string) error         { return os.Remove(path) }
-
-func (osDisk) SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	// Some network file systems cannot flush a directory, and say so like this.
-	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, errors.ErrUnsupported) {
-		return err
-	}
-	return nil
-}
+func (osDisk) SyncDir(dir string) error         { return durable.SyncDir(dir) }
 
 // local is a file system.
 type local struct{ disk disk }
@@ -130,9 +118,8 @@ func (l local) put(dir, name string, write func(io.Writer) error) (err error) {
 	if err := d.MkdirAll(dir); err != nil {
 		return err
 	}
-	// The directory's own entry must last as long as the files in it. A parent that this process may
-	// not open was created earlier.
-	if err := d.SyncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, os.ErrPermission) {
+	// The directory's own entry must last as long as the files in it.
+	if err := d.SyncDir(filepath.Dir(dir)); err != nil {
 		return err
 	}
 	temp := filepath.Join(dir, tempPrefix+name+tempSuffix)

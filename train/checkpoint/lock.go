@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"star/internal/durable"
 )
 
 // LockName is the file that names the holder of a folder.
@@ -38,16 +40,16 @@ func Acquire(dir, holder string, patience time.Duration) (*Lock, error) {
 		return nil, err
 	}
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		err = tryLock(f)
+		err = durable.TryLock(f)
 		if err == nil {
 			break
 		}
-		if errors.Is(err, errLocked) && time.Now().Before(end) {
+		if errors.Is(err, durable.ErrLocked) && time.Now().Before(end) {
 			continue
 		}
 		text, _ := io.ReadAll(io.LimitReader(f, 1<<10))
 		f.Close()
-		if errors.Is(err, errLocked) {
+		if errors.Is(err, durable.ErrLocked) {
 			holder := strings.TrimSpace(string(text))
 			if holder == "" {
 				holder = "another process"
@@ -75,5 +77,3 @@ func (l *Lock) Release() {
 	l.f.Truncate(0)
 	l.f.Close() // which unlocks it
 }
-
-var errLocked = errors.New("another process has it")

@@ -13,32 +13,20 @@ import (
 )
 
 // Cgroup limits the processors of a process: 0.5 is half a processor, 2 are two. It creates a control group beside
-// (version
-//  2. or below (version 1) that of the process, and moves the process there. Undo moves it back and removes the group.
-//     It
-//
-// needs root, or a group that was delegated to the user.
+// (version 2) or below (version 1) that of the process, and moves the process there. Undo moves it back, with the
+// children that it has started meanwhile, and removes the group. It needs root, or a group that was delegated to the
+// user.
 //
 // The period is 20 ms, or 100 ms below a tenth of a processor: the kernel gives at least 1 ms at a time.
 type Cgroup struct {
-	store   *Store
-	process string
-	pid     int
-	held    *Lease // nil: no limit is in force
+	holder
+	pid int
 }
 
 // NewCgroup returns an actuator for a process, which may be another one. process describes it in leases. Nothing
 // changes before Apply.
 func NewCgroup(s *Store, process string, pid int) *Cgroup {
-	return &Cgroup{store: s, process: process, pid: pid}
-}
-
-// Lease returns the lease in force.
-func (c *Cgroup) Lease() (Lease, bool) {
-	if c.held == nil {
-		return Lease{}, false
-	}
-	return *c.held, true
+	return &Cgroup{holder{store: s, process: process}, pid}
 }
 
 // Apply limits the processors.
@@ -132,23 +120,6 @@ func (c *Cgroup) plan() (Lease, error) {
 	}
 	l.Cgroup, l.Former = g, "process "+strconv.Itoa(c.pid)+" in "+home.dir
 	return l, nil
-}
-
-// Undo moves the process back, with the children that it has started meanwhile, and removes the group.
-func (c *Cgroup) Undo() error {
-	if c.held == nil {
-		return nil
-	}
-	unlock, err := c.store.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := c.store.undo(*c.held); err != nil {
-		return err
-	}
-	c.held = nil
-	return nil
 }
 
 // quota writes the quota of a group.

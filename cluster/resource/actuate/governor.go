@@ -291,36 +291,6 @@ func (g *Governor) apply(l Limit, until time.Time) error {
 	return errors.Join(errs...)
 }
 
-// Status is the state of a Governor.
-type Status struct {
-	Kind   Kind
-	Order  time.Duration // per iteration; 0: none
-	Until  time.Time     // end of the order; zero: none
-	Limit  Limit         // in force
-	Leases []Lease
-}
-
-// Status returns what is in force.
-func (g *Governor) Status() Status {
-	if g == nil {
-		return Status{Kind: None}
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s := Status{Kind: g.cfg.Kind, Order: g.order, Until: g.until, Limit: g.inForce}
-	if g.cgroup != nil {
-		if l, ok := g.cgroup.Lease(); ok {
-			s.Leases = append(s.Leases, l)
-		}
-	}
-	if g.tc != nil {
-		if l, ok := g.tc.Lease(); ok {
-			s.Leases = append(s.Leases, l)
-		}
-	}
-	return s
-}
-
 // Close undoes everything. It may be called again, and on nil; after an error it should be called again.
 func (g *Governor) Close() error {
 	if g == nil {

@@ -66,9 +66,6 @@ type Terms struct {
 	NetIn  float64 `json:"net_in_Bps,omitempty"`
 }
 
-// TermsOf converts a limit.
-func TermsOf(l Limit) Terms { return Terms{l.Delay.Seconds(), l.Cores, l.NetOut, l.NetIn} }
-
 // Limit converts t.
 func (t Terms) Limit() Limit {
 	return Limit{time.Duration(t.Delay * float64(time.Second)), t.Cores, t.NetOut, t.NetIn}

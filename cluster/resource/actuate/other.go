@@ -57,9 +57,6 @@ func (u unsupported) Apply(l Limit, _ time.Time) error {
 // Undo has nothing to undo.
 func (u unsupported) Undo() error { return nil }
 
-// Lease says that nothing is in force.
-func (u unsupported) Lease() (Lease, bool) { return Lease{}, false }
-
 // Cgroup needs Linux.
 type Cgroup struct{ unsupported }
 

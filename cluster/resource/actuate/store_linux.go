@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"star/internal/durable"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -125,11 +126,11 @@ func (s *Store) lock() (unlock func(), err error) {
 		return nil, fmt.Errorf("leases: %w", err)
 	}
 	for end := time.Now().Add(lockPatience); ; time.Sleep(2 * time.Millisecond) {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := durable.TryLock(f)
 		if err == nil {
 			return func() { f.Close() }, nil
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Now().After(end) {
+		if !errors.Is(err, durable.ErrLocked) || time.Now().After(end) {
 			f.Close()
 			return nil, fmt.Errorf("leases: waiting for the process that holds %s (fuser %s names it): %w", name, name, err)
 		}
@@ -146,26 +147,8 @@ func (s *Store) write(l Lease) error {
 		return fmt.Errorf("lease %s: %w", l.Name, err) // else other processes could not undo it
 	}
 	name := s.file(l.Name)
-	temp := name + ".part"
-	s.sys.step("lease: open")
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("lease: %w", err)
-	}
 	s.sys.step("lease: write")
-	_, err = f.Write(append(b, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		s.sys.step("lease: rename")
-		err = os.Rename(temp, name)
-	}
-	if err == nil {
-		err = s.sync()
-	}
-	if err != nil {
-		os.Remove(temp)
+	if err := durable.WriteFile(name, append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("lease: %w", err)
 	}
 	return nil
@@ -176,16 +159,7 @@ func (s *Store) remove(name string) error {
 	if err := os.Remove(s.file(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("lease: %w", err)
 	}
-	return s.sync()
-}
-
-// sync makes the names in the folder durable.
-func (s *Store) sync() error {
-	d, err := os.Open(s.dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncDir(s.dir)
 }
 
 const ending = ".json"
@@ -328,7 +302,7 @@ func (s *Store) Undo(names ...string) ([]Undone, error) {
 // tidy removes the partial files of processes that were killed while they wrote a lease. The lock is held, so no other
 // process is writing one.
 func (s *Store) tidy() {
-	parts, _ := filepath.Glob(filepath.Join(s.dir, "*"+ending+".part")) // the pattern is valid
+	parts, _ := filepath.Glob(filepath.Join(s.dir, durable.TempPrefix+"*")) // the pattern is valid
 	for _, p := range parts {
 		os.Remove(p)
 	}
@@ -349,6 +323,30 @@ func (s *Store) undo(l Lease) error {
 	return s.remove(l.Name)
 }
 
+// holder is an actuator that holds at most one lease.
+type holder struct {
+	store   *Store
+	process string
+	held    *Lease // nil: no limit is in force
+}
+
+// Undo lifts the limit.
+func (h *holder) Undo() error {
+	if h.held == nil {
+		return nil
+	}
+	unlock, err := h.store.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := h.store.undo(*h.held); err != nil {
+		return err
+	}
+	h.held = nil
+	return nil
+}
+
 // leases counts the leases of this process.
 var leases atomic.Int64
 
@@ -361,7 +359,7 @@ func (s *Store) lease(kind, process string) Lease {
 
 // with returns the lease with other terms.
 func (l Lease) with(limit Limit, until time.Time) Lease {
-	l.Set, l.Expires = TermsOf(limit), nil
+	l.Set, l.Expires = Terms{limit.Delay.Seconds(), limit.Cores, limit.NetOut, limit.NetIn}, nil
 	if !until.IsZero() {
 		t := until.UTC()
 		l.Expires = &t

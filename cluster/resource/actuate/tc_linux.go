@@ -14,25 +14,15 @@ import (
 // second direction also a kernel with ifb, u32 and mirred. An interface that is already shaped is left alone, with an
 // error.
 type TC struct {
-	store     *Store
-	process   string
+	holder
 	namespace string
 	dev       string
-	held      *Lease // nil: no limit is in force
 }
 
 // NewTC returns an actuator for an interface, in a named network namespace (ip netns) or, if that is empty, in our own.
 // process describes the owner in leases. Nothing changes before Apply.
 func NewTC(s *Store, process, namespace, dev string) *TC {
-	return &TC{store: s, process: process, namespace: namespace, dev: dev}
-}
-
-// Lease returns the lease in force.
-func (t *TC) Lease() (Lease, bool) {
-	if t.held == nil {
-		return Lease{}, false
-	}
-	return *t.held, true
+	return &TC{holder{store: s, process: process}, namespace, dev}
 }
 
 // Apply limits the interface, in one direction or both.
@@ -105,23 +95,6 @@ func (t *TC) Apply(l Limit, until time.Time) error {
 		return fail(err)
 	}
 	t.held = &next
-	return nil
-}
-
-// Undo removes the filters.
-func (t *TC) Undo() error {
-	if t.held == nil {
-		return nil
-	}
-	unlock, err := t.store.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := t.store.undo(*t.held); err != nil {
-		return err
-	}
-	t.held = nil
 	return nil
 }
 

@@ -471,9 +471,6 @@ func JudgeClocks(attempts []*Attempt, all time.Duration) Invariant {
 	return Invariant{name, true, fmt.Sprintf("%v of %v", sum.Round(time.Millisecond), all.Round(time.Millisecond))}
 }
 
-// number is the number of updates of an attempt.
-func number(l *Attempt) int64 { return l.Version - l.From }
-
 // Judge checks the promises against the attempts of a job, in order. saved are the versions of the checkpoints that can
 // be loaded; the last one is the checkpoint at the end. broken describes checkpoints that claim to be complete and are
 // not. stall is the longest allowed time between two updates. If a run log lacks lines, only that promise is judged.
@@ -498,7 +495,7 @@ func Judge(attempts []*Attempt, saved []int64, broken []string, exit int, stall 
 			lineage = append(lineage, fmt.Sprintf("%s begins with version %d, and the lives before came only to %d", l.Name, l.From, reached))
 		}
 		reached = max(reached, l.Version)
-		updates, deaths, returns, bad = updates+number(l), deaths+int64(l.Deaths), returns+int64(l.Returns), bad+int64(l.Losses)
+		updates, deaths, returns, bad = updates+l.Version-l.From, deaths+int64(l.Deaths), returns+int64(l.Returns), bad+int64(l.Losses)
 		if worst = max(worst, l.Worst); l.Worst > stall {
 			stalls = append(stalls, fmt.Sprintf("%s: no update for %v from %v on", l.Name, l.Worst.Round(time.Millisecond), l.WorstAt.Round(time.Millisecond)))
 		}

@@ -271,7 +271,7 @@ func (s *Spread) Lines() []string {
 			}
 		}
 		if len(there) > 0 {
-			lines = append(lines, fmt.Sprintf("on %s: %s; load %s", host.Name, strings.Join(there, ", "), percent(s.Result.Loads[h].Max())))
+			lines = append(lines, fmt.Sprintf("on %s: %s; load %.1f %%", host.Name, strings.Join(there, ", "), 100*s.Result.Loads[h].Max()))
 		}
 	}
 	return lines
@@ -380,5 +380,3 @@ func (o *Orders) signal(sig syscall.Signal) bool {
 	_, err := fmt.Fprintf(o.to, "%d\n", int(sig))
 	return err == nil && sig != syscall.SIGKILL
 }
-
-func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }

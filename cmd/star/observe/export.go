@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/cli"
+	"star/internal/durable"
 	"star/internal/settings"
 	"star/job"
 	"star/observe/export"
@@ -152,7 +153,7 @@ func (o *exports) open(files *files) (sinks []export.Sink, err error) {
 // files are files that are written whole or not at all.
 type files struct {
 	names []string
-	open  []*os.File
+	open  []*durable.File
 	ends  []func() error // writes the rest in front of the file
 }
 
@@ -168,7 +169,7 @@ func (fs *files) create(path string) (io.Writer, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, job.WriteError(err)
 	}
-	f, err := os.CreateTemp(dir, ".star-*")
+	f, err := durable.Create(path)
 	if err != nil {
 		return nil, job.WriteError(err)
 	}
@@ -188,10 +189,14 @@ func (fs *files) create(path string) (io.Writer, error) {
 // keep gives all files their names.
 func (fs *files) keep() error {
 	for i, f := range fs.open {
-		if err := errors.Join(fs.ends[i](), f.Chmod(0o644), f.Close(), os.Rename(f.Name(), fs.names[i])); err != nil {
+		err := fs.ends[i]()
+		if err == nil {
+			fs.open[i] = nil
+			err = f.Commit(0o644)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", fs.names[i], err)
 		}
-		fs.open[i] = nil
 	}
 	return nil
 }
@@ -200,8 +205,7 @@ func (fs *files) keep() error {
 func (fs *files) discard() (err error) {
 	for _, f := range fs.open {
 		if f != nil {
-			f.Close()
-			err = errors.Join(err, os.Remove(f.Name()))
+			err = errors.Join(err, f.Discard())
 		}
 	}
 	return err

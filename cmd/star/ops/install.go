@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/cli"
+	"star/internal/durable"
 	"star/internal/settings"
 	"star/job"
 	"star/train/checkpoint"
@@ -58,5 +59,5 @@ func install(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
 		return err
 	}
-	return cli.Replace(to, program, 0o755)
+	return durable.WriteFile(to, program, 0o755)
 }

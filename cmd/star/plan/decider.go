@@ -7,8 +7,6 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -17,6 +15,7 @@ import (
 
 	nouns "star"
 	"star/cmd/internal/cli"
+	"star/internal/durable"
 	"star/internal/settings"
 	"star/modes"
 	"star/modes/price"
@@ -215,8 +214,7 @@ func trainDecider(logs []string, out string, scenes int, seed uint64) (*deciderR
 	if err != nil {
 		return nil, err
 	}
-	tmp := filepath.Join(filepath.Dir(out), "."+filepath.Base(out)+".tmp")
-	if err := errors.Join(os.WriteFile(tmp, text, 0o644), os.Rename(tmp, out)); err != nil {
+	if err := durable.WriteFile(out, text, 0o644); err != nil {
 		return nil, err
 	}
 	return r, nil

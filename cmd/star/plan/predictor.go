@@ -16,6 +16,7 @@ import (
 
 	nouns "star"
 	"star/cmd/internal/cli"
+	"star/internal/durable"
 	"star/internal/settings"
 	"star/job"
 	"star/modes"
@@ -209,7 +210,7 @@ the model. Inputs are CPU share, bytes per second and times; from traces times o
 			if err != nil {
 				return err
 			}
-			if err := cli.Replace(out, b, 0o644); err != nil {
+			if err := durable.WriteFile(out, b, 0o644); err != nil {
 				return err
 			}
 			if t.asJSON {

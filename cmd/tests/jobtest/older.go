@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"star/internal/durable"
 	"strings"
 	"testing"
 )
@@ -63,22 +64,7 @@ func Older(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "older-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.Write(text)
-	if e := f.Chmod(0o755); err == nil {
-		err = e
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
+	if err := durable.WriteFile(path, text, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -1,4 +1,5 @@
-package coord
+// Package config says what a job is, and checks it.
+package config
 
 import (
 	"encoding/json"
@@ -6,6 +7,10 @@ import (
 	"time"
 
 	"star"
+	"star/coord/advice"
+	"star/coord/engine"
+	"star/coord/evaluate"
+	"star/coord/lease"
 	"star/coord/session"
 	"star/modes"
 	"star/runlog"
@@ -32,12 +37,12 @@ type Config struct {
 	// server loses nothing. Zero means 1.
 	Replicas int
 
-	Plan  modes.Plan // zero means SSGD
-	Words string     // Plan in the words of the user; empty means Plan.String()
-	Pilot Pilot      // changes the plan while the job runs; nil means that the plan stays
+	Plan  modes.Plan   // zero means SSGD
+	Words string       // Plan in the words of the user; empty means Plan.String()
+	Pilot advice.Pilot // changes the plan while the job runs; nil means that the plan stays
 
 	// Admission is asked before the Pilot leaves SSGD. nil permits everything.
-	Admission Admission
+	Admission advice.Admission
 
 	Ring *RingConfig    // all-reduce; nil means parameter servers
 	Tree modes.TreeRule // for plans that want an automatic tree
@@ -50,8 +55,8 @@ type Config struct {
 	// WholeBatches says that no plan may cut or resize a worker's batch ([modes.Plan.WithWholeBatches]).
 	WholeBatches bool
 
-	Scale Scale // zero means ScaleRound
-	Norm  bool  // shards need the global norm before an update (clipping)
+	Scale engine.Scale // zero means ScaleRound
+	Norm  bool         // shards need the global norm before an update (clipping)
 
 	// Strides says that workers can make several local steps between two releases (modes.Plan.Local) and send their sum
 	// in units of a gradient, and that shards or ring members can apply it (rule.Strider), in a job that otherwise
@@ -101,7 +106,7 @@ type Config struct {
 	// Resume is the progress in a checkpoint, ResumeHash the hash of its model, and ResumePlain that hash without the
 	// names that wrappers of its program added (empty means ResumeHash). Buffers are the Model.Buffers in the
 	// checkpoint, with which workers begin, and BufferLayout their layout (empty means the workers' own).
-	Resume Progress
+	Resume engine.Progress
 	ResumeHash,
 	ResumePlain string
 
@@ -160,8 +165,8 @@ type Config struct {
 
 	// Lease is the right to coordinate, in a job that several processes can coordinate; nil if only this one can.
 	// Handover is what the previous coordinator left, in a job that is taken over; nil if the job begins here.
-	Lease    LeaderLease
-	Handover *Handover
+	Lease    lease.Leader
+	Handover *lease.Handover
 
 	// Coordinators is how many servers may coordinate: those of the lowest ranks. They are not told that the job is
 	// over: the holder of the lease has them agree on that once the result is complete.
@@ -190,29 +195,21 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// flat returns the spans in the format of the run log: start and number of samples of each.
-func flat(spans []Span) (out []int64) {
-	for _, s := range spans {
-		out = append(out, s.Start, int64(s.Count))
-	}
-	return out
-}
-
 // Checkpoint describes a checkpoint with all parts saved. Buffers are empty if the model has none or no worker has
 // sent them. An all-reduce has one part with all parameters. Progress describes what the parameters contain: the
 // samples that were applied, and the ones before the cursor that must be repeated.
 type Checkpoint struct {
 	ID         string
 	Generation int64
-	Progress
+	engine.Progress
 	Enrolment session.Enrolment
 	Model     string
 	ModelHash string
 	Params    int64
-	Buffers   []float32         // the mean over the workers
-	Parts     []json.RawMessage // by shard: the payload of its Saved
-	Residuals []ResidualPart    // by rank: of the workers with codecs that have answered
-	Records   []star.Record     // the workers' last iterations, for Remember
+	Buffers   []float32           // the mean over the workers
+	Parts     []json.RawMessage   // by shard: the payload of its Saved
+	Residuals []evaluate.Residual // by rank: of the workers with codecs that have answered
+	Records   []star.Record       // the workers' last iterations, for Remember
 }
 
 // Adopted is the result of Config.Adopt: settings that a job takes from its workers. Zero fields leave the value in
@@ -220,9 +217,9 @@ type Checkpoint struct {
 type Adopted struct {
 	Batch   int
 	Epochs  float64
-	Plan    *modes.Plan // replaces Config.Plan; nil leaves it
-	Whole   bool        // batches stay whole
-	Pilot   Pilot       // replaces Config.Pilot; nil leaves it
+	Plan    *modes.Plan  // replaces Config.Plan; nil leaves it
+	Whole   bool         // batches stay whole
+	Pilot   advice.Pilot // replaces Config.Pilot; nil leaves it
 	Strides *bool
 
 	// EndBy names the setting that determines the job's length. Empty: no setting does, and the end is a default.
@@ -231,33 +228,29 @@ type Adopted struct {
 	Optimizer string
 }
 
-// Error is a failure of the whole job, with its exit code. Msg says what happened, to which member, and what helps;
-// members that end with the job get it as the reason.
-type Error struct {
-	Exit int
-	Msg  string
+// RingConfig makes a job an all-reduce: it has no shards, and each worker updates its own copy of the parameters by the
+// same rule from the same sum. The coordinator receives only hashes of the parameters.
+type RingConfig struct {
+	// Rule is the text of the update rule. A worker with another one is rejected, because its parameters would
+	// differ from the others'.
+	Rule string
+
+	// RuleOf gives Rule for a job that takes its settings from its workers (Config.Adopt). nil means Rule.
+	RuleOf func(e session.Enrolment) string
+
+	// Wait is how long a round waits for riders.
+	Wait time.Duration
+
+	// MaxStale drops gradients of riders that are older than this number of updates. Zero means no limit.
+	MaxStale int64
 }
 
-func (e *Error) Error() string { return e.Msg }
+// Validation has every update compared with a validation gradient (Zeno++). It needs parameter servers.
+type Validation struct {
+	// Every is how many gradients are received between two of the validator's, which it computes while updates
+	// continue. Zero means 1.
+	Every int
 
-// ExitCode returns Exit.
-func (e *Error) ExitCode() int { return e.Exit }
-
-// checkpointID is the ID of this attempt's checkpoint of a version.
-func (c *Config) checkpointID(version int64) string { return c.Name(version, c.Generation) }
-
-// uncut returns p for a job with whole batches. Errors are those of [modes.Plan.WithWholeBatches].
-func (c *Config) uncut(p modes.Plan) (modes.Plan, error) {
-	if !c.WholeBatches {
-		return p, nil
-	}
-	return p.WithWholeBatches(c.Batch)
-}
-
-// storeTimeout is how long the shards may take to hold a gradient after its worker reports that it was pushed.
-func (c *Config) storeTimeout(params int64) time.Duration {
-	if c.StoreTimeout > 0 {
-		return c.StoreTimeout
-	}
-	return time.Minute + time.Duration(params>>18)*time.Second
+	// Judge returns the factor of an update.
+	Judge func(evaluate.Evidence) evaluate.Verdict
 }

@@ -1,4 +1,5 @@
-package coord
+// Package lease has the right of a process to coordinate a job, and what a successor must know.
+package lease
 
 import (
 	"encoding/json"
@@ -9,9 +10,9 @@ import (
 	"time"
 )
 
-// LeaderLease is the right to coordinate the job. The goroutine of Run calls its methods; Hold and SetNote may wait for
+// Leader is the right to coordinate the job. The goroutine of Run calls its methods; Hold and SetNote may wait for
 // other processes. Package election has the lease of a group of processes.
-type LeaderLease interface {
+type Leader interface {
 	// Term is the term of this leadership: higher than that of any earlier one.
 	Term() int64
 
@@ -39,17 +40,14 @@ func (alone) Over() <-chan struct{} { return nil }
 func (alone) Clock() time.Duration  { return 0 }
 func (alone) SetNote([]byte) error  { return nil }
 
-// ErrLeaseLost means that Run ended because another process coordinates the job now. The job continues there.
-var ErrLeaseLost = errors.New("another process coordinates the job now")
+// ErrLost means that Run ended because another process coordinates the job now. The job continues there.
+var ErrLost = errors.New("another process coordinates the job now")
 
 // Handover is what a successor must know beyond the Fires (package takeover), and the enrolment of the workers.
 type Handover struct {
 	takeover.Handover
 	Enrolment session.Enrolment
 }
-
-// Ending describes how a job has ended.
-type Ending = takeover.Ending
 
 // ParseHandover reads a coordinator's note. It is an error if the note is not JSON, or names neither shards nor an end.
 // Unknown fields, of later versions, are ignored.
@@ -64,31 +62,47 @@ func ParseHandover(note []byte) (*Handover, error) {
 	return e, nil
 }
 
-// leadership is this process's lease, and the handover for a successor. In a job that no other process can coordinate
-// the lease is always held (alone) and no handover is recorded. Once lost is set, no order may be sent.
-type leadership struct {
-	of       LeaderLease
+// Lease is this process's lease, and the handover for a successor. In a job that no other process can coordinate
+// the lease is always held (alone) and no handover is recorded. Once it is lost, no order may be sent.
+type Lease struct {
+	of       Leader
 	handover Handover
-	metadata []byte // sent with the releases of a ring
-	lost     error  // why the lease is lost
+	lost     error
 }
 
-// replaceable reports whether other processes may coordinate the job, too.
-func (l *leadership) replaceable() bool { return l.of != LeaderLease(alone{}) }
+// New returns the lease of a coordinator; nil: no other process can coordinate.
+func New(of Leader) Lease {
+	if of == nil {
+		of = alone{}
+	}
+	return Lease{of: of}
+}
 
-// term is the term of this leadership; 0 if no other process can coordinate.
-func (l *leadership) term() int64 { return l.of.Term() }
+// Clock is that of the Leader.
+func (l *Lease) Clock() time.Duration { return l.of.Clock() }
 
-// when converts a time that another coordinator recorded by the lease's clock.
-func (l *leadership) when(noted time.Duration) time.Time {
+// Lost returns why the lease is lost; nil: it is not.
+func (l *Lease) Lost() error { return l.lost }
+
+// Lose records why the lease is lost.
+func (l *Lease) Lose(why error) { l.lost = why }
+
+// Replaceable reports whether other processes may coordinate the job, too.
+func (l *Lease) Replaceable() bool { return l.of != Leader(alone{}) }
+
+// Term is the term of this leadership; 0 if no other process can coordinate.
+func (l *Lease) Term() int64 { return l.of.Term() }
+
+// When converts a time that another coordinator recorded by the lease's clock.
+func (l *Lease) When(noted time.Duration) time.Time {
 	return time.Now().Add(-max(0, l.of.Clock()-noted))
 }
 
-// persist passes a change of the handover to the successors before the change takes effect. If it returns false, the
-// lease is lost, lost has the reason, and the caller does nothing more. In a job that no other process can coordinate
+// Persist passes a change of the handover to the successors before the change takes effect. If it returns false, the
+// lease is lost (Lost), and the caller does nothing more. In a job that no other process can coordinate
 // it records nothing and returns true.
-func (l *leadership) persist(change func(e *Handover)) bool {
-	if !l.replaceable() {
+func (l *Lease) Persist(change func(e *Handover)) bool {
+	if !l.Replaceable() {
 		return true
 	}
 	if l.lost != nil {
@@ -100,22 +114,22 @@ func (l *leadership) persist(change func(e *Handover)) bool {
 		err = l.of.SetNote(text)
 	}
 	if err != nil {
-		l.lost = fmt.Errorf("%w: %w", ErrLeaseLost, err)
+		l.lost = fmt.Errorf("%w: %w", ErrLost, err)
 		return false
 	}
 	return true
 }
 
-// may reports whether an order may be sent: it waits until no other process holds the lease. It asks for each order,
+// May reports whether an order may be sent: it waits until no other process holds the lease. It asks for each order,
 // because the lease may have been lost since the previous one.
-func (l *leadership) may() bool {
+func (l *Lease) May() bool {
 	if l.lost == nil {
 		if err := l.of.Hold(); err != nil {
-			l.lost = fmt.Errorf("%w: %w", ErrLeaseLost, err)
+			l.lost = fmt.Errorf("%w: %w", ErrLost, err)
 		}
 	}
 	return l.lost == nil
 }
 
-// over is closed when another process coordinates.
-func (l *leadership) over() <-chan struct{} { return l.of.Over() }
+// Over is closed when another process coordinates.
+func (l *Lease) Over() <-chan struct{} { return l.of.Over() }
