@@ -144,6 +144,9 @@ func (l *Learner) Observe(load Load, use Usage) bool {
 	return true
 }
 
+// Seen is the number of measurements.
+func (l *Learner) Seen() int64 { return l.seen }
+
 // middle is the median of a value over a cell.
 func (c *cell) middle(of func(measure) float64) float64 {
 	var vs [keep]float64

@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
+
 	"star/coord/session"
 	"star/coord/takeover"
-	"time"
 )
 
 // Leader is the right to coordinate the job. The goroutine of Run calls its methods; Hold and SetNote may wait for
