@@ -18,14 +18,22 @@ import (
 type closing struct {
 	// quorum is how many members with samples close the round; 0: it does not close, all members are in it
 	quorum int
-	keep   bool // late gradients are used in the next round
+
+	// Late gradients are used in the next round.
+	keep   bool
 	closed bool
-	said   []bool        // by member: it has reported its samples
-	have   []int         // by member: how many
-	first  []bool        // by member: it is in the round
-	late   []star.Worker // members with a late gradient of the round before that is in this one
-	taken  []late        // their gradients
-	more   int64         // total samples of taken
+
+	// By member: it has reported its samples.
+	said []bool
+	have []int // by member: how many
+
+	// By member: it is in the round.
+	first []bool
+
+	// Members with a late gradient of the round before that is in this one.
+	late  []star.Worker
+	taken []late // their gradients
+	more  int64  // total samples of taken
 }
 
 // late is a gradient of a member that missed a closed round. It is used in the next round or never:

@@ -19,7 +19,9 @@ type Copies struct {
 	Table *replica.Table
 
 	queue []behind
-	told  int64 // the last Fire that was sent to primaries
+
+	// The last Fire that was sent to primaries.
+	told int64
 }
 
 // behind is a Ready that waits.

@@ -160,21 +160,28 @@ const (
 // the engine's own: read them before the next call, and do not change them.
 type View struct {
 	State
-	Plan    modes.Plan    // in force
-	Settled bool          // it is known which version the parameters have
-	Members []star.Worker // of the ring in force: they have equal parameters
+	Plan modes.Plan // in force
+
+	// It is known which version the parameters have.
+	Settled bool
+
+	// Of the ring in force: they have equal parameters.
+	Members []star.Worker
 
 	// What the last checkpoint must contain; nil: not known yet.
 	Saved *Progress
 
 	// Samples that are not handed out again, newest last, once it is known that they are not applied; part of
 	// State.Waste.
-	Aside     []Aside
-	Staleness map[int64]int64 // number of applied gradients by updates between read and applied
+	Aside []Aside
+
+	// Number of applied gradients by updates between read and applied.
+	Staleness map[int64]int64
 
 	Reader
 
-	again bool // samples wait to be handed out again
+	// Samples wait to be handed out again.
+	again bool
 }
 
 // Unfinished reports whether there is, or may again be, something to compute.
@@ -211,7 +218,9 @@ type Config struct {
 	Plan    modes.Plan
 	Workers int // ranks
 	Shards  int
-	Batch   int // samples of one worker in one iteration, where the plan has no shares
+
+	// Samples of one worker in one iteration, where the plan has no shares.
+	Batch int
 
 	// For a [Ring]: number of updates of each batch, one after the other (turns.go); 0: one.
 	Turns int
@@ -230,23 +239,31 @@ type Config struct {
 
 	Scale   Scale // zero means ScaleRound
 	Planned int   // workers that ScaleWorkers counts
-	Norm    bool  // shards report the norm of the sum before they apply it
-	Report  bool  // shards report the norm of the sum after they applied it
+
+	// Shards report the norm of the sum before they apply it.
+	Norm bool
+
+	// Shards report the norm of the sum after they applied it.
+	Report bool
 
 	// A worker that misses an update gets a Cancel: it stops computing for it.
 	Cancel bool
 
 	// A program computes whole batches: a remainder of one sample joins the batch before it.
-	Whole   bool
-	Strides bool // the rule can apply what workers push after local steps (rule.Strider)
+	Whole bool
+
+	// The rule can apply what workers push after local steps (rule.Strider).
+	Strides bool
 
 	// With Strides: a plan with local steps may come at any time, so workers keep the parameters that such steps
 	// start from.
 	Follow bool
 
 	// Poisoned gradients are left out (package poison), and the norms that workers report are checked.
-	Guard        bool
-	WithMetadata bool // Fires carry Ready.Metadata for a successor
+	Guard bool
+
+	// Fires carry Ready.Metadata for a successor.
+	WithMetadata bool
 
 	// By worker: others can reach it in trees; nil: no worker can be reached.
 	Reachable []bool
@@ -276,20 +293,36 @@ type Ready struct {
 	// The Fire's gradients one by one, by rank: with a tree the Fire names reports instead.
 	Members []wire.Gradient
 	Dropped []wire.Gradient // likewise
-	Poison  []Poisoned      // by member: gradients that are left out
-	Stale   []int64         // of members, in updates
+
+	// By member: gradients that are left out.
+	Poison []Poisoned
+
+	// Of members, in updates.
+	Stale []int64
 
 	// By member: its piece of the stream, with all-reduce and in updates with reports of a tree.
 	Pieces []Span
-	Round  int         // samples of a round of all workers, where the run log needs it
-	Noise  pgns.Update // of members, but for Sum2
+
+	// Samples of a round of all workers, where the run log needs it.
+	Round int
+
+	// Of members, but for Sum2.
+	Noise pgns.Update
 
 	// An update made of the only member's last two gradients, for the noise; empty: there are no two to compare.
-	Pair     pgns.Update
-	Used     int64  // samples applied, after the Fire
-	Silent   bool   // the Fire makes no update and concerns no worker
-	Recorded bool   // it is in the run log: the caller sets it
-	Metadata []byte // for a successor, sent with the Fire
+	Pair pgns.Update
+
+	// Samples applied, after the Fire.
+	Used int64
+
+	// The Fire makes no update and concerns no worker.
+	Silent bool
+
+	// It is in the run log: the caller sets it.
+	Recorded bool
+
+	// For a successor, sent with the Fire.
+	Metadata []byte
 
 	// More lists, in a ring with a queue, the samples that do not follow on the member's piece: three
 	// numbers each, the index in Pieces, the position, the number of samples.
@@ -342,8 +375,10 @@ type Poisoned struct {
 	Worker star.Worker
 	Step   int64
 	Cause  poison.Cause
-	Factor float64 // exploding: its norm divided by the median
-	Shards []int   // not finite: where
+
+	// Exploding: its norm divided by the median.
+	Factor float64
+	Shards []int // not finite: where
 }
 
 // Batch is the samples of a gradient.
@@ -359,9 +394,13 @@ type Failure struct{ What, Unit, Member string }
 // Told is the reports of members to the successor of another engine.
 type Told struct {
 	// By worker: the steps of the last Fire; batches handed out since are to be thrown away.
-	Before  []int64
-	With    []star.Worker // workers of a ring that have the parameters
-	Tallies []wire.Tally  // of the last versions that workers of a ring have made
+	Before []int64
+
+	// Workers of a ring that have the parameters.
+	With []star.Worker
+
+	// Of the last versions that workers of a ring have made.
+	Tallies []wire.Tally
 }
 
 // Cut says which version a new checkpoint is of.
@@ -380,7 +419,8 @@ type State struct {
 	Next int64
 	Seq  int64 // of the last Fire
 
-	Cursor int64 // next position of the sample stream
+	// Next position of the sample stream.
+	Cursor int64
 	Limit  int64 // end of it
 	Used   int64 // samples that were applied
 	Waste  int64 // and dropped
@@ -392,13 +432,19 @@ type State struct {
 
 // Worker is one worker, as an engine has it.
 type Worker struct {
-	Live      bool // a member of the job
-	Parked    bool // has no batch
-	Stopped   bool // has none only until the slowest has caught up
-	Waiting   bool // its gradient is complete and not yet fired
+	Live   bool // a member of the job
+	Parked bool // has no batch
+
+	// Has none only until the slowest has caught up.
+	Stopped bool
+
+	// Its gradient is complete and not yet fired.
+	Waiting   bool
 	Led       bool // its last report was its own
 	Reachable bool // it can be in trees
-	Holds     bool // it is a member of the ring in force, and has the parameters
+
+	// It is a member of the ring in force, and has the parameters.
+	Holds bool
 
 	// It takes part in evaluations: riders do not, the others would wait for stragglers.
 	Evaluates bool

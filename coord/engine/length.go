@@ -46,11 +46,13 @@ func agree(a, b float64) bool {
 
 // belied is a member that reported a false length. It is the error that its eviction names.
 type belied struct {
-	server   bool
-	rank     int
-	worker   star.Worker // that computed the gradient
-	step     int64
-	said, is float64 // |g|², or of a slice: as reported, and as measured
+	server bool
+	rank   int
+	worker star.Worker // that computed the gradient
+	step   int64
+
+	// |g|², or of a slice: as reported, and as measured.
+	said, is float64
 }
 
 // Error says what was reported and what others measured.

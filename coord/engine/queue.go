@@ -24,7 +24,9 @@ import (
 type haste struct {
 	// Samples taken when the workers of the present round were told to stop; 0: they were not.
 	asked int64
-	over  float64 // samples beyond asked, average of the latest rounds
+
+	// Samples beyond asked, average of the latest rounds.
+	over float64
 }
 
 // enough reports whether to stop the workers of a round when taken of its samples are taken.

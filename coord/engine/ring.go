@@ -32,25 +32,35 @@ import (
 // handed out again. When the stream is used up, riders' batches that were not carried go to the members.
 type Ring struct {
 	scheduler
-	of      wire.Ring   // Wait and MaxStale of all rings
-	version int64       // complete
-	next    int64       // the first round that is not granted
-	rounds  []ringRound // version … next-1
+	of      wire.Ring // Wait and MaxStale of all rings
+	version int64     // complete
 
-	remarks int64 // number of metadata of this term (ringmetadata.go)
+	// The first round that is not granted.
+	next   int64
+	rounds []ringRound // version … next-1
+
+	// Number of metadata of this term (ringmetadata.go).
+	remarks int64
+
 	// now is the ring of the round in hand. staged is announced, and makes the rounds from its first on.
 	generation int64 // of the newest formation
 	now        formation
 	staged     *formation // takes over at its from
-	changed    bool       // plan or membership have changed since the newest formation
+
+	// Plan or membership have changed since the newest formation.
+	changed bool
 
 	// Workers that have yet to form the ring; rounds wait for them.
 	forming []star.Worker
 
 	// By worker that has formed the ring: the version that its members agreed on.
 	words map[star.Worker]int64
-	liars []star.Worker         // reported another version than the others
-	heard map[star.Worker]int64 // the step after that of the last record
+
+	// Reported another version than the others.
+	liars []star.Worker
+
+	// The step after that of the last record.
+	heard map[star.Worker]int64
 
 	// Generation of the last ring that was formed at once; earlier ones are void.
 	since int64
@@ -63,33 +73,45 @@ type Ring struct {
 	riderBatches map[star.Worker]riderBatch
 
 	// lates has gradients of members that the last closed round left out, and that have reported their samples.
-	lates  map[star.Worker]late
-	closed bool // the stream is used up: there are no riders any more
-	over   bool // the job is over: no more rings form
+	lates map[star.Worker]late
+
+	// The stream is used up: there are no riders any more.
+	closed bool
+
+	// The job is over: no more rings form.
+	over bool
 
 	blame
 
 	turning
-	saveAt int64 // take kept at this version; -1: none
 
-	params int64     // elements of a gradient
-	after  *Snapshot // where it continues; nil: the job is new
+	// Take kept at this version; -1: none.
+	saveAt int64
+
+	params int64 // elements of a gradient
+
+	// Where it continues; nil: the job is new.
+	after *Snapshot
 }
 
 // blame is why rings have failed, and which workers the members suspect.
 type blame struct {
-	faults int // rings that failed since the last complete round
+	// Rings that failed since the last complete round.
+	faults int
 
 	// Why the present ring failed; empty: it did not.
 	fault    string
 	suspects map[star.Worker]int // how often a worker was suspected
-	accusers map[star.Worker]int // how often a worker suspected another
+
+	// How often a worker suspected another.
+	accusers map[star.Worker]int
 }
 
 // ringRound is a granted round that is not complete. It needs all its members, and no others can make
 // it. So a coordinator that reads it in metadata knows of all versions that can exist.
 type ringRound struct {
 	generation int64 // of its ring
+
 	// of its ring: B of the update rule
 	of      int64
 	members []star.Worker
@@ -120,8 +142,12 @@ type ringRound struct {
 type riderBatch struct {
 	Span
 	basis int64
-	norm2 float64 // of its gradient, once its record has arrived
-	read  int64   // samples applied when it was handed out
+
+	// Of its gradient, once its record has arrived.
+	norm2 float64
+
+	// Samples applied when it was handed out.
+	read int64
 
 	// made is the version of the parameters of its gradient, which may be later than basis; 0: unknown.
 	made int64

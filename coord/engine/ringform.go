@@ -29,12 +29,15 @@ type formation struct {
 	// Samples of one round of all live workers: B of the update rule.
 	of int64
 
-	quorum int // with micro: number of gradients that close a round
+	// With micro: number of gradients that close a round.
+	quorum int
 
 	// Parts of a batch; 0: rounds are not closed, all members are in them.
 	micro int
 	cap   time.Duration
-	keep  bool // a late gradient is used in the next round
+
+	// A late gradient is used in the next round.
+	keep bool
 
 	// Parts of a share that members take from a queue; 0: each has a batch of its own.
 	queue int

@@ -17,11 +17,17 @@ import (
 // and any coordinator can do so.
 type drawing struct {
 	// By member: samples of a part; nil: each member has a batch of its own.
-	parts  []int
-	beside [][]wire.Piece // by member: the lease beside its span
-	done   []int          // by member: samples that it has reported
-	full   bool           // all members were told to stop
-	asked  int64          // samples that were taken at that time
+	parts []int
+
+	// By member: the lease beside its span.
+	beside [][]wire.Piece
+
+	// By member: samples that it has reported.
+	done []int
+	full bool // all members were told to stop
+
+	// Samples that were taken at that time.
+	asked int64
 }
 
 // draws gives the members of a ring their leases for a round. It reports false if too few samples are left

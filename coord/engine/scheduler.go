@@ -58,29 +58,47 @@ func (s Scale) Weight(samples, total, round, planned float64, stale int64) float
 // Invariant: each position before cursor is applied, dropped, aside, in redo or past, in the batch or
 // bank of one worker, or in a granted round.
 type scheduler struct {
-	plan  modes.Plan
-	batch int  // samples of one worker in one iteration, where the plan has no shares
-	whole bool // a remainder of one sample joins the batch before it (Config.Whole)
-	halts bool // a worker that misses an update stops computing for it (Config.Cancel)
+	plan modes.Plan
 
-	cursor int64  // next position of the sample stream
-	limit  int64  // end of the stream
-	redo   []Span // before the cursor, to be handed out again
+	// Samples of one worker in one iteration, where the plan has no shares.
+	batch int
+
+	// A remainder of one sample joins the batch before it (Config.Whole).
+	whole bool
+
+	// A worker that misses an update stops computing for it (Config.Cancel).
+	halts bool
+
+	// Next position of the sample stream.
+	cursor int64
+	limit  int64 // end of the stream
+
+	// Before the cursor, to be handed out again.
+	redo []Span
+
 	// past is before the cursor and not applied, but past the end of this job: it is for a job that resumes from
 	// the checkpoint.
-	past  []Span
-	used  int64 // samples of gradients that were applied
-	waste int64 // samples of gradients that were dropped
+	past []Span
+
+	// Samples of gradients that were applied.
+	used int64
+
+	// Samples of gradients that were dropped.
+	waste int64
+
 	// seq is the number of the newest Fire.
 	seq int64
 
 	haste haste // of queues
 	deaths
 
-	states    []workerState
-	staleness map[int64]int64 // updates between read and applied, over all gradients
+	states []workerState
+
+	// Updates between read and applied, over all gradients.
+	staleness map[int64]int64
 
 	out []Ready // reused
+
 	// kept is what the newest checkpoint must contain; nil: not known yet.
 	kept *Progress
 }
@@ -90,15 +108,25 @@ type workerState struct {
 	live    bool // a member of the job
 	counted bool // the barrier counts on it
 	parked  bool // has no batch
-	stopped bool // parked only until the slowest has caught up (Plan.MaxLead)
-	arrived bool // its Arrive for the present step is in
-	waiting bool // its gradient is complete and not yet fired
-	dropped bool // its last gradient was dropped, and it does not know yet
+
+	// Parked only until the slowest has caught up (Plan.MaxLead).
+	stopped bool
+
+	// Its Arrive for the present step is in.
+	arrived bool
+
+	// Its gradient is complete and not yet fired.
+	waiting bool
+
+	// Its last gradient was dropped, and it does not know yet.
+	dropped bool
 
 	// The step of the gradient in hand, from 0 on; −1: the rank was never used.
-	step    int64
-	stored  []bool // by shard: it holds that gradient
-	nstored int    // number of shards that hold it
+	step int64
+
+	// By shard: it holds that gradient.
+	stored  []bool
+	nstored int // number of shards that hold it
 
 	// Gradients that are kept while it continues (modes.Group.NonBlocking), oldest first.
 	bank []deposit
@@ -113,32 +141,44 @@ type workerState struct {
 
 // batch is the samples that a worker computes on.
 type batch struct {
-	basis int64 // version of the parameters that it was released with
-	read  int64 // samples applied when it was released
-	start int64 // of the present batch, in the stream
+	// Version of the parameters that it was released with.
+	basis int64
+
+	// Samples applied when it was released.
+	read int64
+
+	// Of the present batch, in the stream.
+	start int64
 
 	// The samples of it from there on; more has the others.
 	count int
+
 	// most is the size of its largest batch, in a ring: a rider's gradient may arrive after its next batch of
 	// another size was handed out.
 	most int
+
 	// local steps of the present batch; 0: the worker computes one gradient
 	local int
 
 	// Parts of the present batch, not all need be used; 0: it is used whole.
 	micro int
-	used  int          // samples of the present gradient
-	more  []wire.Piece // the rest of its lease, under a plan with a queue
+	used  int // samples of the present gradient
+
+	// The rest of its lease, under a plan with a queue.
+	more []wire.Piece
 
 	// Samples of a part of its lease; 0: it has a batch of its own.
 	part int
-	done int  // samples that it has reported as computed
+
+	// Samples that it has reported as computed.
+	done int
 	told bool // it was told to stop
 }
 
 // measured is what a worker and the shards report of the worker's gradients.
 type measured struct {
-	norm2 float64 // of the present gradient, as its worker reports
+	// Of the present gradient, as its worker reports.
+	norm2 float64
 
 	// |g − g′|² to its gradient before, likewise; negative: not reported.
 	change  float64
@@ -149,35 +189,51 @@ type measured struct {
 
 	// By shard: reports on a slice on which its copies disagree.
 	disputed map[int][]replica.Sum
-	bad      []int // shards with a slice that is not finite
+
+	// Shards with a slice that is not finite.
+	bad []int
 
 	// The gradient goes through a codec: shards measure another vector.
-	coded   bool
-	weighed bool // a length that it reported was compared with the shards' measurement
+	coded bool
+
+	// A length that it reported was compared with the shards' measurement.
+	weighed bool
 	honest  bool // and the last one agreed
 
-	poison  poison.Cause // reason to leave out the present gradient
-	factor  float64      // its norm as a multiple of the median
-	flipped bool         // its gradients point against the others
+	// Reason to leave out the present gradient.
+	poison poison.Cause
+
+	// Its norm as a multiple of the median.
+	factor float64
+
+	// Its gradients point against the others.
+	flipped bool
 }
 
 // reporting is a worker's place in a tree.
 type reporting struct {
 	// The group in which it reports; nil: it reports for itself.
 	group *reportGroup
-	up    star.Worker // its parent there, or modes.Direct
+
+	// Its parent there, or modes.Direct.
+	up star.Worker
 
 	// Its last report was its own: the shards send it the parameters.
-	led   bool
-	ghost bool // it has left, but its gradient may be in the report of its group
+	led bool
+
+	// It has left, but its gradient may be in the report of its group.
+	ghost bool
 }
 
 // deposit is a gradient that shards hold for a later update.
 type deposit struct {
 	step, basis, read int64
 	spans             []Span // of the stream
-	used, count       int    // samples of it that count, and all
-	norm2             float64
+
+	// Samples of it that count, and all.
+	used, count int
+	norm2       float64
+
 	// Cause None: the gradient is not poisoned
 	poison Poisoned
 }
@@ -202,7 +258,9 @@ type glance struct {
 	samples int // 0: there was none
 	step    int64
 	basis   int64
-	read    int64 // samples applied when it was released
+
+	// Samples applied when it was released.
+	read int64
 }
 
 // farthest bounds, in rounds of samples, how far apart the parameters of two gradients may be that are
@@ -385,7 +443,9 @@ func cut(spans []Span, samples int) (had, left []Span) {
 type Progress struct {
 	Version int64 // of the parameters
 	Samples int64 // applied
-	Cursor  int64 // next position of the sample stream
+
+	// Next position of the sample stream.
+	Cursor int64
 
 	// Redo lists samples before the cursor that are not applied.
 	Redo []Span `json:",omitempty"`

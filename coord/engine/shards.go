@@ -24,32 +24,51 @@ import (
 // not counted is parked or has left, and no update waits for it.
 type Shards struct {
 	scheduler
-	barrier  *modes.Barrier
-	shards   int
-	scale    Scale
-	planned  int  // workers that the job was planned with
-	norm     bool // Fires ask for the norm first
-	report   bool // Fires ask how long the sum was
-	metadata bool // Fires have metadata for a successor
-	first    int  // number of workers in the last update
+	barrier *modes.Barrier
+	shards  int
+	scale   Scale
+
+	// Workers that the job was planned with.
+	planned int
+	norm    bool // Fires ask for the norm first
+	report  bool // Fires ask how long the sum was
+
+	// Fires have metadata for a successor.
+	metadata bool
+
+	// Number of workers in the last update.
+	first int
 
 	// Caches, so that a gradient needs no pass over all workers.
-	parking bool // a worker was parked since the last call of idle
+	// A worker was parked since the last call of idle.
+	parking bool
 
 	// Of a round; -1: unknown, because a worker has joined or left.
 	samples int64
 
-	queues  bool          // some workers have, or had, leases of a queue
-	strides bool          // the rule can apply what workers push after local steps (rule.Strider)
-	follow  bool          // local steps may follow on a gradient at any time
-	guard   *poison.Norms // nil: gradients are not checked
-	weighs  bool          // lengths that workers report are compared with what shards measure
+	// Some workers have, or had, leases of a queue.
+	queues bool
+
+	// The rule can apply what workers push after local steps (rule.Strider).
+	strides bool
+
+	// Local steps may follow on a gradient at any time.
+	follow bool
+
+	// nil: gradients are not checked.
+	guard *poison.Norms
+
+	// Lengths that workers report are compared with what shards measure.
+	weighs bool
 
 	// By worker: it can be in trees; nil: no worker can.
 	reachable []bool
-	cut       map[[2]star.Worker]bool // worker and parent that cannot reach each other
 
-	after *Snapshot     // where it continues; nil: the job is new
+	// Worker and parent that cannot reach each other.
+	cut map[[2]star.Worker]bool
+
+	// Where it continues; nil: the job is new.
+	after *Snapshot
 	freed []star.Worker // reused
 }
 
@@ -506,7 +525,8 @@ func (l *Shards) next(o *Ready, f modes.Firing) {
 
 // strides is the local steps of the workers of an update.
 type strides struct {
-	steps int // of each worker; 0: they push gradients
+	// Of each worker; 0: they push gradients.
+	steps int
 
 	// The workers made different numbers of steps. What they push counts as gradients, each weighted by its steps.
 	mixed bool
