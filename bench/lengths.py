@@ -30,7 +30,7 @@ if a.optimizer == "dana":  # LGC has Nesterov's momentum then
     PAIRS.append(("k-sync@nesterov", "firing"))
 CENTRE = 0.2 if a.optimizer == "sgd" else 0.04
 SETS = {"held": "held"} | dict(s.split("=", 1) for s in a.scenarios)
-runs = {}  # by method, scale, rate, set of scenarios, seeds
+runs: dict = {}  # by method, scale, rate, set of scenarios, seeds
 
 
 def rate(k):
@@ -52,7 +52,7 @@ def measure(method, scale, lr, name, seeds):
     return runs[key]
 
 
-def ratio(x, y, accuracy):
+def ratio(x, y, accuracy=False):
     """The logarithm of x's time by y's, as in star bench tta: what only one reached counts as reached at the end of the longer run; None: neither did."""
     xs, ys = (([r["tta_s"]] if r["reached"] else []) if accuracy else r["level_s"] for r in (x, y))
     end, n = max(x["run_s"], y["run_s"]), max(len(xs), len(ys))
@@ -73,10 +73,6 @@ def pooled(xs, ys, seeds, value):
     return mean, (2.262 if g == 10 else 3.182) * math.sqrt(g / (g - 1) * spread) / len(every)  # Student's t with 9 or 3 degrees of freedom
 
 
-def levels(x, y):
-    return ratio(x, y, False)
-
-
 def search(method, scale):
     """The best rate, and what each brings, over SSGD at the centre of the grid."""
     base = measure("ssgd", "n", rate(0), "held", SEARCH)
@@ -86,7 +82,7 @@ def search(method, scale):
     while True:
         for k in range(low, high + 1):
             if k not in seen:
-                seen[k] = pooled(measure(method, scale, rate(k), "held", SEARCH), base, range(1, SEARCH + 1), levels)[0]
+                seen[k] = pooled(measure(method, scale, rate(k), "held", SEARCH), base, range(1, SEARCH + 1), ratio)[0]
         best = min(seen, key=seen.get)
         if low < best < high:
             break
@@ -108,7 +104,7 @@ def row(text, lr, of, base):
         seeds, n = (range(SEARCH + 1, SEARCH + COUNT + 1), SEARCH + COUNT) if name == "held" else (range(1, COUNT + 1), COUNT)
         xs, ys = of(name, n), base(name, n)
         for accuracy in (False, True):
-            mean, half = pooled(xs, ys, seeds, lambda x, y: ratio(x, y, accuracy))
+            mean, half = pooled(xs, ys, seeds, functools.partial(ratio, accuracy=accuracy))
             cells.append("%.3f [%.3f, %.3f]" % (math.exp(mean), math.exp(mean - half), math.exp(mean + half)))
         cells.append("%.2f" % (100 * pooled(xs, ys, seeds, lambda x, _: x["final_accuracy"])[0]))
     print("| " + " | ".join(cells) + " |", flush=True)
