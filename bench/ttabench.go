@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord"
 	"star/modes"
 	"star/sim"
 	"star/train/optim"
@@ -53,6 +54,10 @@ type TTAConfig struct {
 	// of all methods without their own: sgd, momentum, nesterov, dana or adam; empty: momentum, or sgd without any
 	Optimizer string
 	Momentum  float64 // of the optimiser; 0: plain SGD. What has momentum while this is 0 has 0.9
+
+	// UpdateScale is the weight of a gradient in an update, of all methods but lgc, which takes the mean: n or firing;
+	// empty: n.
+	UpdateScale string
 
 	Seeds int
 
@@ -731,6 +736,9 @@ func (t *tta) key(c cell, limit float64) string {
 	if own.Momentum > 0 {
 		kind += fmt.Sprintf(" %g", own.Momentum)
 	}
+	if t.firing() {
+		kind += " firing"
+	}
 	method, _ := apart(c.method)
 	return fmt.Sprintf("%s: %s %d workers bound %.6f, %s %s round %d of %d target %g loss %g to %g tests %d, %s %s lr %g seed %d", kind, s.name, s.workers, s.bound,
 		task.Name, task.TTATask, task.Round, task.Rounds, task.Target, task.Loss[0], task.Loss[1], task.Tests, c.arch, suited(method, task.batch(s.workers)), c.rate, c.seed)
@@ -751,7 +759,7 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 	defer model.model.Close()
 	round := int64(n * batch)
 	budget := round * int64(task.Rounds)
-	learner := &sim.Trained{Task: model, Every: evaluated * int(round)}
+	learner := &sim.Trained{Task: model, Every: evaluated * int(round), Mean: t.firing()}
 	_, slowest := pace(set.Times, boundSteps)
 	conf := sim.Config{
 		Times: set.Times, Learner: learner, Batch: batch, Latency: set.Latency, Failures: set.Failures, Samples: budget, Target: 1,
@@ -823,6 +831,9 @@ func (t *tta) own(name string) optim.Config {
 	}
 	return c
 }
+
+// firing reports whether gradients have the weights of a mean.
+func (t *tta) firing() bool { return t.UpdateScale == string(coord.ScaleFiring) }
 
 // prepare gives a run its method.
 func prepare(conf *sim.Config, c cell, task opened, budget int64, own optim.Config) error {

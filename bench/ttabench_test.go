@@ -107,6 +107,37 @@ func TestTTAInSittings(t *testing.T) {
 	}
 }
 
+// An update of six of eight gradients is as long with firing as with n at 4/3 of the rate. The journal keeps runs with
+// firing apart. An update of LGC is always a mean.
+func TestTTAUpdateScale(t *testing.T) {
+	dir := t.TempDir()
+	run := func(method, scale string, times float64) TTAResult {
+		rs, err := TTA(t.Context(), TTAConfig{
+			Own:    &TTATask{Name: "own", Model: "softmax", Dataset: "digits:n=300,test=100", Round: 32, Rounds: 20, Target: 0.3, Loss: [2]float64{2.2, 1.5}, Tests: 50},
+			Arches: []string{ArchPS}, Scenarios: []string{"one-3x"}, Methods: []string{method}, Rates: []float64{0.03}, RateTimes: times,
+			Optimizer: "dana", Momentum: 0.9, UpdateScale: scale, Seeds: 1, Out: filepath.Join(dir, "runs.jsonl"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rs[0]
+	}
+	for _, method := range []string{"backup=2", "x=6"} {
+		n, firing, longer := run(method, "", 1), run(method, "firing", 1), run(method, "n", 4.0/3)
+		if len(firing.Levels) == 0 || len(firing.Levels) != len(longer.Levels) || reflect.DeepEqual(firing.Levels, n.Levels) {
+			t.Fatalf("%s: levels at %v, with firing at %v, at 4/3 of the rate at %v", method, n.Levels, firing.Levels, longer.Levels)
+		}
+		for k := range firing.Levels {
+			if math.Abs(firing.Levels[k]/longer.Levels[k]-1) > 1e-3 {
+				t.Errorf("%s: level %d at %g s with firing, at %g s at 4/3 of the rate", method, k, firing.Levels[k], longer.Levels[k])
+			}
+		}
+	}
+	if a, b := run("lgc", "", 1), run("lgc", "firing", 1); !reflect.DeepEqual(a.Levels, b.Levels) {
+		t.Errorf("lgc: levels at %v and %v", a.Levels, b.Levels)
+	}
+}
+
 // A learning rate is the best only if all of its runs arrive, beyond the given ones if the best is at the end, the
 // smaller of two that are alike; what cannot be the best is given up.
 func TestFindRate(t *testing.T) {

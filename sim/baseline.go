@@ -237,7 +237,7 @@ func (t *Trained) play(m baseline.Made, own optim.Config) error {
 	if err != nil {
 		return err
 	}
-	if m.Local == nil && m.Rule == nil && own.Strides() {
+	if m.Local == nil && m.Rule == nil && own.Strides() && !t.Mean {
 		t.Stride = func() *rule.Solo {
 			return &rule.Solo{Gain: own.Gain(), Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(own.Shared(), n) }}
 		}

@@ -49,7 +49,8 @@ type Trained struct {
 	// Spec is what the shard makes of gradients before Rule, which must have a descent in it then; nil: nothing.
 	Spec rule.Spec
 
-	// Mean gives gradients the weights of a mean, bₖ by the samples of the update (--update-scale firing).
+	// Mean gives gradients the weights of a mean, bₖ by the samples of the update (--update-scale firing). auto has no
+	// local steps then, as in a job.
 	Mean bool
 
 	// Solo makes what a worker keeps that trains by itself (Plan.Local). nil: workers send gradients.

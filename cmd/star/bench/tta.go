@@ -17,6 +17,7 @@ import (
 
 	"star/bench"
 	"star/cmd/internal/cli"
+	"star/coord"
 	"star/internal/defaults"
 	"star/internal/settings"
 	"star/job"
@@ -54,6 +55,7 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &s.rates, "rates", []string{}, "learning rates; each method uses its own best (the task's)")
 	settings.Var(&s.set, &cfg.Momentum, "momentum", 0.0, "momentum of the optimiser; 0: plain SGD, and 0.9 for methods that have momentum nevertheless. The task's learning rates are multiplied by 1 − momentum")
 	settings.Var(&s.set, &cfg.Optimizer, "optimizer", "momentum", "of all methods without their own; momentum is plain SGD where --momentum is 0", bench.TTAOptimizers()...)
+	settings.Var(&s.set, &cfg.UpdateScale, "update-scale", defaults.UpdateScale, "weight of a gradient in an update, of all methods but lgc, which takes the mean", defaults.UpdateScale, string(coord.ScaleFiring))
 	settings.Var(&s.set, &cfg.Target, "target", 0.0, "accuracy on the test samples; 0: the task's")
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 0, "rounds of samples of a run; the learning rate is 0 at the end; 0: the task's")
 	settings.Var(&s.set, &cfg.Jobs, "jobs", 0, "runs at a time; 0: one for each processor")
