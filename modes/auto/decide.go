@@ -147,7 +147,9 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 		c.home.since = 0
 	}
 	confirm := c.cfg.Confirm
-	if !sure && !c.current.fled && best.Cost.Seconds() > 0.7*present.Cost.Seconds() {
+	// The gradients of a queue are those of SSGD, also if it was chosen blind: only for local steps it is left at once.
+	free := c.current.fled && (c.current.plan.Queue == 0 || best.Plan.Local > 0)
+	if !sure && !free && best.Cost.Seconds() > 0.7*present.Cost.Seconds() {
 		return price.Decision{}, false
 	}
 	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
@@ -157,7 +159,7 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	if best.Plan.Equal(ssgd) { // disappointing plans do not delay the return to SSGD
 		stay = c.dwell(c.current.pace)
 	}
-	if c.current.wants++; c.current.wants < confirm || c.current.since > 0 && !c.current.fled && at-c.current.since < stay {
+	if c.current.wants++; c.current.wants < confirm || c.current.since > 0 && !free && at-c.current.since < stay {
 		return price.Decision{}, false
 	}
 	d = c.adopt(at, slowest, best, present)
@@ -305,7 +307,7 @@ func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast,
 	}
 	// The candidates are in order of their prices by averages; the best of each kind are priced again over what
 	// was seen lately.
-	best, least := ssgd, time.Duration(math.MaxInt64)
+	best, least := ssgd, math.Inf(1)
 	// Only a worker that has been slow for a dwell is expected to stay slow for one.
 	lasts := sure && (c.cfg.Ring || c.suspect.worker >= 0 && at-c.suspect.since >= c.dwell(f.Times[c.suspect.worker]))
 	// On full hosts a push may only wait for a processor.
@@ -332,17 +334,23 @@ func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast,
 		if err != nil {
 			return price.Decision{}, err
 		}
-		if p, feared = p.Guessed(k.Guess), feared.Guessed(k.Guess); feared.Cost < least && p.Cost < ssgd.Cost {
-			best, least = p, feared.Cost
+		p, feared = p.Guessed(k.Guess), feared.Guessed(k.Guess)
+		cost := feared.Cost.Seconds()
+		if c.obs.blind && c.cfg.Velocities > 0 { // the job shows nothing of what staleness costs at its learning rate
+			cost *= 1 + c.cfg.Gain*feared.Staleness/(1+feared.Staleness)
+		}
+		if cost < least && p.Cost < ssgd.Cost {
+			best, least = p, cost
 		}
 	}
 	return price.Decision{Plan: best.Plan, Cost: best.Cost, Why: outside + f.Why(best, ssgd.Cost)}, nil
 }
 
 // personal reports whether k is made for the workers that were slow, so that it is worth something only while they stay
-// slow. In a ring only riders help where the network is slow, so they are allowed at once there.
+// slow. In a ring only riders help where the network is slow, so they are allowed at once there. From a queue every
+// worker takes as much as it can, whatever the sizes of its parts.
 func (c *Controller) personal(k price.Candidate) bool {
-	return k.Plan.Shares != nil || k.Kind == price.KindGroups || k.Kind == price.KindRing && !c.cfg.Ring
+	return k.Plan.Shares != nil && k.Kind != price.KindQueue || k.Kind == price.KindGroups || k.Kind == price.KindRing && !c.cfg.Ring
 }
 
 // priceMoving is the price over h where another worker may become the slow one before the plan has stayed for its

@@ -40,6 +40,10 @@ func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, 
 			c.obs.blind = true
 			t := max((at - w.released).Seconds(), w.first)
 			h[i], f.Times[i] = []time.Duration{price.Seconds(t)}, price.Seconds(t)
+			if w.first > 0 {
+				compute := t * min(w.firstCompute/w.first, 1)
+				f.Fits[i] = price.Fit{Fixed: t - compute, PerSample: compute / float64(c.cfg.Batch)}
+			}
 			continue
 		}
 		fitted := fitOf

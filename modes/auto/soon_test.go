@@ -68,6 +68,43 @@ func TestLagging(t *testing.T) {
 	}
 }
 
+// What a worker computed of its first iteration says how much a queue saves before its second one has ended: much of a
+// slow computation, and little of a slow exchange. Where each worker has a velocity, which hides what staleness costs,
+// the staler of two plans is not taken if it is hardly cheaper.
+func TestLaggingSplits(t *testing.T) {
+	const n, batch, ms = 4, 64, time.Millisecond
+	for _, c := range []struct {
+		compute, push time.Duration // of worker 2; the others take 540 and 60 ms
+		velocities    float64
+		want          string
+	}{
+		{1440 * ms, 60 * ms, 0.9, "ssgd queue=8 with shares by speed"},
+		{1360 * ms, 140 * ms, 0, "asgd"},
+		{540 * ms, 960 * ms, 0.9, "x=3"}, // 45.5 % sooner, and asgd 45.7 %
+	} {
+		k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Velocities: c.velocities}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		round := func(step int64, ws ...star.Worker) {
+			for _, w := range ws {
+				r := star.Record{Worker: w, Step: step, Basis: step, Compute: 540 * ms, Push: 60 * ms, Samples: batch}
+				if w == 2 {
+					r.Compute, r.Push = c.compute, c.push
+				}
+				k.Observe(r)
+			}
+		}
+		round(0, 0, 1, 2, 3)
+		k.Fired(1500*ms, []star.Worker{0, 1, 2, 3}, n*batch)
+		round(1, 0, 1, 3)
+		d, change := k.Decide(2501 * ms)
+		if !change || !strings.HasPrefix(d.Why, c.want+":") {
+			t.Errorf("%+v: %v, %v", c, change, d.Why)
+		}
+	}
+}
+
 // A round of SSGD that some workers hold up is left for x-order without them, which only needs the deadline to be over.
 // A plan that was chosen blindly is left for a better one without a dwell.
 func TestEscape(t *testing.T) {
@@ -854,45 +891,50 @@ func TestLocalStepsTakenForNothing(t *testing.T) {
 	}
 }
 
-// A plan that was chosen while a worker's second iteration had not ended is replaced by local steps, without a dwell,
-// once that iteration has ended and shows that exchanges dominate.
+// A queue that was chosen while a worker's second iteration had not ended is replaced by local steps, without a dwell,
+// once that iteration has ended and shows that exchanges dominate. For a plan of stale gradients it is not.
 func TestLaggingIsNotForGood(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
-	k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Local: MostLocal}, modes.SSGD(n))
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := make([]star.Worker, n)
-	for w := range star.Worker(n) {
-		all[w] = w
-	}
-	round := func(step int64, at time.Duration, ws []star.Worker) {
-		for _, w := range ws {
-			push := 540 * ms
-			if w == 2 {
-				push *= 2
-			}
-			k.Observe(star.Record{Worker: w, Step: step, Basis: step, Compute: 60 * ms, Push: push, Samples: batch})
+	for _, local := range []int{MostLocal, 0} {
+		k, err := New(Config{Workers: n, Batch: batch, Queue: QueueParts, Local: local}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	round(0, 0, all)
-	k.Fired(1140*ms, all, n*batch)
-	round(1, 0, []star.Worker{0, 1, 3, 4, 5, 6, 7})
-	d, change := k.Decide(2141 * ms)
-	if !change || !k.current.fled {
-		t.Fatalf("changed %v to %v, blind %v", change, d.Plan, k.current.fled)
-	}
-	round(1, 0, []star.Worker{2})
-	k.Fired(2280*ms, all, n*batch)
-	for at := 2300 * ms; at < 4*time.Second; at += 300 * ms {
-		if d, change := k.Decide(at); change {
-			if kindOfPlan(t, d.Plan) != price.KindLocal || k.current.fled {
+		all := make([]star.Worker, n)
+		for w := range star.Worker(n) {
+			all[w] = w
+		}
+		round := func(step int64, ws []star.Worker) {
+			for _, w := range ws {
+				compute, push := 60*ms, 540*ms
+				switch {
+				case w == 2 && step == 0: // which shows an exchange like all others
+					compute = 600 * ms
+				case w == 2:
+					push *= 2
+				}
+				k.Observe(star.Record{Worker: w, Step: step, Basis: step, Compute: compute, Push: push, Samples: batch})
+			}
+		}
+		round(0, all)
+		k.Fired(1140*ms, all, n*batch)
+		round(1, []star.Worker{0, 1, 3, 4, 5, 6, 7})
+		d, change := k.Decide(2141 * ms)
+		if !change || d.Plan.Queue == 0 || !k.current.fled {
+			t.Fatalf("changed %v to %v, blind %v", change, d.Plan, k.current.fled)
+		}
+		round(1, []star.Worker{2})
+		k.Fired(2280*ms, all, n*batch)
+		found := false
+		for at := 2300 * ms; at < 4*time.Second && !found; at += 300 * ms {
+			if d, found = k.Decide(at); found && (kindOfPlan(t, d.Plan) != price.KindLocal || k.current.fled) {
 				t.Errorf("at %v %v, blind %v", at, d.Plan, k.current.fled)
 			}
-			return
+		}
+		if found != (local > 0) {
+			t.Errorf("at most %d local steps: changed %v", local, found)
 		}
 	}
-	t.Error("no local steps")
 }
 
 // With Adam what is measured of the steepness is not believed.
