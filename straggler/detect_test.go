@@ -475,8 +475,12 @@ func TestFalseAlarms(t *testing.T) {
 
 // The detector finds no slow worker in jobs without one, whatever their size.
 func TestCleanJobs(t *testing.T) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 5
+	}
 	for _, n := range []int{1, 2, 3, 4, 8, 64} {
-		for seed := range uint64(20) {
+		for seed := range seeds {
 			j := &job{rnd: rand.New(rand.NewPCG(seed, uint64(n))), workers: n}
 			d, _ := New(Config{Workers: n})
 			for range max(100, 2000/n) {

@@ -83,6 +83,10 @@ func (o *observer) Decide(at time.Duration) (p modes.Plan, why string, change bo
 // and 3x, short and long, in jobs with long iterations, with short ones, and with ones that are mostly exchange. In the
 // last, computing for 1.5x as long makes an iteration only an eighth longer: some of these injuries are not found.
 func TestOneEpisodeInEveryPlan(t *testing.T) {
+	runs := 21
+	if testing.Short() {
+		runs = 6
+	}
 	kinds := []injured{{compute: 0.1, push: 0.01, spread: 0.08}, {compute: 0.003, push: 0.006, spread: 0.3}, {compute: 0.02, push: 0.06, spread: 0.15}}
 	for _, c := range []struct {
 		ring   bool
@@ -112,7 +116,7 @@ func TestOneEpisodeInEveryPlan(t *testing.T) {
 			t.Parallel()
 			injuries, episodes, missed, wrong, left := 0, 0, 0, 0, 0
 			for _, kind := range kinds {
-				for run := range 21 {
+				for run := range runs {
 					i := kind
 					i.seed, i.victim, i.factor = uint64(run)+1, star.Worker(run%members), []float64{1.5, 2, 3}[run%3]
 					whole := i.compute + i.push

@@ -285,6 +285,9 @@ func TestEscapeFromAnyMoment(t *testing.T) {
 // In calm jobs, where one iteration in 200 takes three times as long by chance, escape changes the plan in at most
 // one of 1,000 rounds once the workers are known, whatever the scatter of the other iterations.
 func TestEscapeInCalm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("15,000 rounds")
+	}
 	const n, rounds = 4, 5000
 	for _, scatter := range []float64{0.01, 0.1, 0.2} {
 		rng := rand.New(rand.NewPCG(2, 2))
