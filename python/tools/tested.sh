@@ -36,7 +36,7 @@ tests() { timeout --signal INT --kill-after 1m "${LIMIT:-40m}" "$env/venv/bin/py
 # shellcheck disable=SC2086
 tests "$tests" ${ARGS:-} | tee "$env/log" && exit
 # What failed runs a second time, alone: a test can fail because the machine is busy.
-mapfile -t failed < <(sed -nE 's/^(FAILED|ERROR) ([^ ]+).*/\2/p' "$env/log")
+mapfile -t failed < <(sed -nE 's/ - .*//; s/^(FAILED|ERROR) //p' "$env/log")
 [ "${#failed[@]}" -gt 0 ] || exit 1
 echo "second try of what failed: ${failed[*]}"
 [ -z "${SECOND_CHANCES:-}" ] || echo "${failed[*]}" >>"$SECOND_CHANCES"
