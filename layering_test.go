@@ -94,7 +94,7 @@ var rooms = []struct {
 	{"star/coord/choice", "star/modes", "net os sync context math/rand math/rand/v2", "pure: which mode a job has follows from what users set"},
 	{"star/coord/config", "star star/coord/advice star/coord/engine star/coord/evaluate star/coord/lease star/coord/membership star/coord/session star/internal/poison star/modes star/runlog star/transport/wire", "net os sync context math/rand math/rand/v2", "values and their checks: knows no member"},
 	{"star/coord/copies", "star star/coord/engine star/ps/replica star/runlog star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: what becomes of copies follows from what servers say"},
-	{"star/coord/election", "star/internal/exitcode star/transport star/transport/wire star/internal/flightrecorder star/internal/durable", "", "who coordinates; knows nothing of what"},
+	{"star/coord/election", "star/internal/exitcode star/transport star/transport/wire star/internal/flightrecorder star/internal/durable", "", "chooses the coordinator; knows nothing of what"},
 	{"star/coord/ending", "star star/internal/exitcode", "net os sync context math/rand math/rand/v2", "pure: how a job ends follows from what members say"},
 	{"star/coord/engine", "star star/modes star/pgns star/internal/poison star/ps/replica star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: the coordinator and the simulator do what it decides"},
 	{"star/coord/engine/rehearsal", "star star/coord/engine star/modes star/transport/wire", "net os sync context time math/rand math/rand/v2", "pure: its caller says what happens next"},

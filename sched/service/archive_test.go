@@ -242,17 +242,17 @@ func TestCompact(t *testing.T) {
 	}
 }
 
-// council3 are three services with one queue in this process.
-type council3 struct {
+// serviceGroup are three services with one queue in this process.
+type serviceGroup struct {
 	addrs, dirs []string
 	jobs        string
 	end         []func() // of each
 }
 
 // threeServices begins them. They end with the test.
-func threeServices(t *testing.T, ctx context.Context, keep time.Duration) *council3 {
+func threeServices(t *testing.T, ctx context.Context, keep time.Duration) *serviceGroup {
 	t.Helper()
-	c := &council3{jobs: t.TempDir()}
+	c := &serviceGroup{jobs: t.TempDir()}
 	for range 3 {
 		addr, err := ports.Reserve("127.0.0.1", c.addrs...)
 		if err != nil {

@@ -102,7 +102,7 @@ const (
 //
 //wire:kind 1 payload=text
 type Hello struct {
-	Service string // `coord`, `shard`, `ring`, `tree`, `cluster` or `council`
+	Service string // `coord`, `shard`, `ring`, `tree`, `cluster` or, for elections, `council`
 	Role    string // `ps`, `worker`, `tool` or `validator`
 	// or cluster; both ends must agree; a tool may leave it empty
 	Job     string
@@ -973,9 +973,9 @@ type Poison struct {
 // Ballot carries the election of a coordinator. Each candidate dials each other one and only sends on that connection.
 // An empty payload means that the job is over.
 //
-// The hello has service `council`, role `ps`, rank and address, and a payload of 20 bytes: a process id (16 bytes), and
-// the big-endian turn plus 1. The turn is −1: asks to replace another process of its rank; 0: looks for the other
-// candidates, to start with them; 1: started with them; n > 1: the n-th process of that rank.
+// The hello has the service of elections, role `ps`, rank and address, and a payload of 20 bytes: a process id (16
+// bytes), and the big-endian turn plus 1. The turn is −1: asks to replace another process of its rank; 0: looks for the
+// other candidates, to start with them; 1: started with them; n > 1: the n-th process of that rank.
 //
 // The welcome has a payload of 17 bytes: the listener's process id, and 0: it knows the dialler as the process of that
 // rank; 1: another process has or had the rank; 2: unknown; 3: another process has it now.

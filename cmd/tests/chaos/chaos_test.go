@@ -146,7 +146,7 @@ func TestChaosBetweenTheWorkersOfATree(t *testing.T) {
 
 // Where several processes may coordinate, and each shard has two copies, one that coordinates and a server are killed,
 // and nothing is lost.
-func TestChaosOfACouncil(t *testing.T) {
+func TestChaosOfCandidates(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")
 	}
