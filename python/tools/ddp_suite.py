@@ -10,29 +10,23 @@ the hook, and has no reason in KNOWN. It needs expecttest, as those tests do.
 
 import json
 import os
-import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
-import unittest
-from typing import Any, Dict, List, Optional, cast
+from typing import Any, List, Optional, cast
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch
 import torch.distributed as dist
+import torch_suite
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal import common_distributed
 
 WORLD = 2
-PATIENCE = float(os.environ.get("DDP_SUITE_PATIENCE", "180"))  # for one test, in seconds
-
-os.environ.update(WORLD_SIZE=str(WORLD), BACKEND="gloo", OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp(prefix="ddp-suite-"))
-
-torch.set_num_threads(1)
+torch_suite.environment(WORLD)  # before distributed_test is imported
 
 # Why a test that passes over Gloo does not with the hook.
 _OWN = "registers a hook of its own, and a model has one"
@@ -93,8 +87,8 @@ def on_processor() -> None:
 # The hook, in each model that a test wraps.
 
 
-def wrap(star: Optional[str]) -> None:
-    """Models go to processors; star, if not None, is the program that exchanges their gradients."""
+def wrap(star: Optional[str]) -> Any:
+    """Models go to processors; star, if not None, is the program that exchanges their gradients. Returns the context of a test."""
     plain = DistributedDataParallel.__init__
     jobs: List[Any] = []
 
@@ -105,6 +99,7 @@ def wrap(star: Optional[str]) -> None:
 
     init.__wrapped__ = plain  # type: ignore[attr-defined]
     DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+    return OnProcessor()  # type: ignore[no-untyped-call]
 
 
 def exchange(model: Any, star: str, jobs: List[Any]) -> None:
@@ -129,7 +124,7 @@ def start(star: str, workers: int, jobs: List[Any]) -> str:
     args = [star, "ps", "--listen", "127.0.0.1:0", "--http", "off", "--workers", str(workers), "--arch", "allreduce", "--join-timeout", "4m", "--out", out + "/out"]
     with open(out + "/log", "wb") as log:
         jobs.append(subprocess.Popen(args, stdout=log, stderr=subprocess.STDOUT, env=env))
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + torch_suite.PATIENCE
     while time.monotonic() < end:
         for line in open(out + "/log", errors="replace"):
             if '"msg":"listening"' in line:
@@ -138,99 +133,23 @@ def start(star: str, workers: int, jobs: List[Any]) -> str:
     raise AssertionError("star ps does not listen")
 
 
-# A test in two processes.
-
-
-def process(test: Any, name: str, rank: int, folder: str, star: Optional[str]) -> int:
-    """What a process ends with: 0 passed, 77 skipped, 1 failed."""
-    wrap(star)
-    dist.init_process_group("gloo", init_method="file://%s/store" % folder, rank=rank, world_size=WORLD)
-    case = test(name)
-    case.rank = rank
-    case.file_name = folder + "/file"
-    try:
-        with OnProcessor():  # type: ignore[no-untyped-call]
-            getattr(case, name)()
-    except unittest.SkipTest:
-        return 77
-    except SystemExit as e:
-        return 77 if e.code in [s.exit_code for s in common_distributed.TEST_SKIPS.values()] else int(e.code or 0)
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-def run(test: Any, name: str, star: Optional[str]) -> str:
-    """passed, skipped, or why it failed."""
-    folder = tempfile.mkdtemp(dir=os.environ["TEMP_DIR"])
-    sys.modules["torch.testing._internal.distributed.distributed_test"].Barrier.init()
-    pids: List[int] = []
-    for rank in range(WORLD):
-        pid = os.fork()
-        if pid == 0:
-            os.setsid()
-            log = os.open("%s/rank%d.log" % (folder, rank), os.O_CREAT | os.O_WRONLY)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            code = 1
-            try:
-                code = process(test, name, rank, folder, star)
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        pids.append(pid)
-    codes: Dict[int, int] = {}
-    end = time.monotonic() + PATIENCE
-    while len(codes) < WORLD and time.monotonic() < end and not any(c not in (0, 77) for c in codes.values()):
-        for pid in pids:
-            done, status = os.waitpid(pid, os.WNOHANG) if pid not in codes else (0, 0)
-            if done:
-                codes[pid] = os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    hangs = not any(c not in (0, 77) for c in codes.values())
-    for pid in pids:
-        try:
-            os.killpg(pid, signal.SIGKILL)  # also its star ps
-        except ProcessLookupError:
-            pass
-        if pid not in codes:
-            os.waitpid(pid, 0)
-            codes[pid] = -9
-    if all(c == 0 for c in codes.values()):
-        return "passed"
-    if all(c in (0, 77) for c in codes.values()):
-        return "skipped"
-    logs = [open("%s/rank%d.log" % (folder, r), errors="replace").read() for r in range(WORLD)]
-    last = [m[-1] for m in (re.findall(r"^(?:[\w.]*Error|[\w.]*Exception)\b.*", log, re.M) for log in logs) if m]
-    return "hangs" if hangs else " | ".join(dict.fromkeys(last)) or "ended with %s" % list(codes.values())
-
-
 def main() -> int:
     star, wanted = os.path.abspath(sys.argv[1]), sys.argv[2:]
     on_processor()
-    from torch.testing._internal.common_utils import TestCase
-    from torch.testing._internal.distributed import distributed_test as theirs
+    tests, names = torch_suite.tests(WORLD, wanted)
+    names = [n for n in names if "ddp" in n.lower() or "distributeddataparallel" in n.lower()]
 
-    common_distributed.initialize_temp_directories()
+    def run(name: str, star: Optional[str]) -> str:
+        return torch_suite.run(tests, name, WORLD, lambda: wrap(star))
 
-    class Tests(TestCase, theirs.DistributedTest._DistTestBase):
-        world_size = WORLD
-
-        @property
-        def init_method(self) -> str:
-            return "file://" + str(self.file_name)
-
-    names = [n for n in dir(Tests) if n.startswith("test_") and ("ddp" in n.lower() or "distributeddataparallel" in n.lower()) and any(w in n for w in wanted or [""])]
     counts = dict.fromkeys(("skipped", "fails over Gloo", "passed", "known", "failed"), 0)
     for name in names:
-        plain = run(Tests, name, None)
+        plain = run(name, None)
         if plain != "passed":
             kind = "skipped" if plain == "skipped" else "fails over Gloo"
             print("%-16s %s%s" % (kind, name, "" if plain == "skipped" else ": " + plain[:160]), flush=True)
         else:
-            hooked = run(Tests, name, star)
+            hooked = run(name, star)
             kind = hooked if hooked == "passed" else "known" if name in KNOWN else "failed"
             print("%-16s %s%s" % (kind, name, "" if hooked == "passed" else ": " + KNOWN.get(name, hooked[:400])), flush=True)
         counts[kind] += 1
