@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short: without the tests of whole jobs
 # make ci      all of it, as the robot does
-.PHONY: lint all test race fuzz attack soak replicas bench golden freeze ci clean star-bucket wheel release modpath python torch2 jax image manifests e2e-slurm e2e-k8s
+.PHONY: lint all test race fuzz attack soak replicas bench golden freeze ci clean star-bucket wheel release modpath python torch2 peers jax image manifests e2e-slurm e2e-k8s
 all:
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
@@ -54,6 +54,9 @@ python:
 # The same with a current PyTorch from PyPI, the one for processors where TORCH_INDEX names an index that has it: some gigabytes otherwise.
 torch2:
 	python/tools/tested.sh torch2
+# PyTorch's own tests of torch.distributed over Gloo and over backend="star", with counts, and trainings that were written for Gloo. PyTorch is PyPI's: some gigabytes.
+peers:
+	SUITE= python/tools/tested.sh backend
 # JAX of PyPI.
 jax:
 	python/tools/tested.sh jax

@@ -4,6 +4,7 @@
 #	tested.sh system    PyTorch and pytest are the system's
 #	tested.sh torch2    PyTorch, Lightning and transformers are PyPI's (TORCH: which, "torch>=2.5"; TORCH_INDEX: an index that has it, such as the one of builds for processors)
 #	tested.sh jax       JAX is PyPI's, and only its tests run
+#	tested.sh backend   PyTorch is PyPI's; only tests of backend="star" run, and PyTorch's own ones over it (SUITE: options of backend_suite.py, "--star-only")
 #
 # ARGS: more for pytest. LIMIT: for how long each run of it may take (40m); behind that pytest is interrupted, and says what it was at. Exits with 77 where something is missing, and says what.
 set -euo pipefail
@@ -17,7 +18,8 @@ case ${1:-} in
 system) options=(--system-site-packages) ;;
 torch2) packages=("${TORCH:-torch>=2.5}") more=("lightning>=2.6,<3" "transformers>=5.24,<6" "accelerate>=1.15,<2") ;;
 jax) packages=(jax) module=jax tests=python/tests/test_jax.py ;;
-*) echo "usage: tested.sh system|torch2|jax"; exit 2 ;;
+backend) packages=("${TORCH:-torch>=2.5}" numpy) more=(expecttest) tests=python/tests/test_backend*.py ;;
+*) echo "usage: tested.sh system|torch2|jax|backend"; exit 2 ;;
 esac
 "$python" -m venv "${options[@]}" "$env/venv" >"$env/log" 2>&1 || { cat "$env/log"; echo "there is no venv of $python (Debian: python3-venv)"; exit 77; }
 export PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -33,8 +35,11 @@ done
 "$env/venv/bin/python" -c "import $module; print('$module', $module.__version__)"
 export STAR_TEST_INSTALLED=1
 tests() { timeout --signal INT --kill-after 1m "${LIMIT:-40m}" "$env/venv/bin/python" -m pytest -v --durations 10 -p no:cacheprovider "$@"; }
+if [ "$1" = backend ]; then
+	"$env/venv/bin/python" python/tools/backend_suite.py ${SUITE---star-only}
+fi
 # shellcheck disable=SC2086
-tests "$tests" ${ARGS:-} | tee "$env/log" && exit
+tests $tests ${ARGS:-} | tee "$env/log" && exit
 # What failed runs a second time, alone: a test can fail because the machine is busy.
 mapfile -t failed < <(sed -nE 's/ - .*//; s/^(FAILED|ERROR) //p' "$env/log")
 [ "${#failed[@]}" -gt 0 ] || exit 1
