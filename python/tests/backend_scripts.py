@@ -341,6 +341,8 @@ def run(name: str, backend: str) -> "List[Any]":
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if "star" in sys.argv[1]:
+        importlib.import_module("star_train.backend")  # the wheel does this when PyTorch is imported
     for module in ("_dynamo", "distributed.fsdp", "distributed.checkpoint", "distributed.tensor.parallel", "distributed.pipelining"):
         importlib.import_module("torch." + module)  # once, and not in each fork
     for name in sys.argv[2:] or list(SCRIPTS):

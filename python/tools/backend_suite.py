@@ -9,6 +9,7 @@ Exits with 1 if a test passes over Gloo, fails over star and has no reason in KN
 """
 
 import contextlib
+import importlib
 import os
 import sys
 from typing import Any, Dict
@@ -20,7 +21,25 @@ import torch.distributed as dist
 import torch_suite
 
 # Why a test that passes over Gloo does not over star. The list only shrinks: a test here that passes is an error.
-KNOWN: Dict[str, str] = {}
+KNOWN: Dict[str, str] = {
+    "test_ddp_logging_data_cpu": "expects the name of one of PyTorch's own backends in DDP's log, which has custom for all others",
+    "test_get_backend": "compares the backend's name with gloo",
+}
+
+# Tests that do not pass over Gloo on processors, with PyTorch 2.15. --star-only leaves them out.
+NOT_OVER_GLOO = {
+    "test_SyncBatchNorm_process_group",
+    "test_all_to_all_cuda",
+    "test_all_to_all_cuda_complex",
+    "test_all_to_all_full_group_cuda",
+    "test_barrier_timeout_full_group",
+    "test_barrier_timeout_global",
+    "test_batch_isend_irecv_mixed_backend_err",
+    "test_batch_isend_irecv_op_err",
+    "test_monitored_barrier_gloo_rank_0_timeout",
+    "test_monitored_barrier_gloo_subgroup",
+    "test_new_subgroups_with_group_param",
+}
 
 
 def gloo() -> Any:
@@ -67,6 +86,9 @@ def main() -> int:
     world = worlds[0]
     torch_suite.environment(world)
     test, names = torch_suite.tests(world, args)
+    importlib.import_module("star_train.backend")  # the wheel does this when PyTorch is imported
+    if only:
+        names = [n for n in names if n not in NOT_OVER_GLOO]
     counts = dict.fromkeys(("skipped", "fails over Gloo", "passed", "known", "failed", "stale"), 0)
     for name in names:
         plain = torch_suite.PASSED if only else torch_suite.run(test, name, world, gloo)
