@@ -50,7 +50,7 @@ def all_reduce(groups, rounds):
             for _ in range(2):
                 dist.all_reduce(x.fill_(1), group=group)
 
-        def measure(backend):
+        def measure(backend, x=x, calls=calls):
             x.zero_()
             dist.barrier(groups["gloo"])
             begin = time.perf_counter()

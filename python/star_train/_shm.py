@@ -125,7 +125,7 @@ class Hello(NamedTuple):
 _met = 0  # groups that this process has begun
 
 
-def _wait(store: Any, keys: List[str], seconds: float) -> bool:
+def wait(store: Any, keys: List[str], seconds: float) -> bool:
     """Waits for keys of a store. Store.wait would log a warning each time that it ends without them."""
     end, pause = time.monotonic() + seconds, 0.0005
     try:
@@ -169,7 +169,7 @@ def meet(store: Any, rank: int, size: int, timeout: float) -> Tuple[str, List[He
     end = time.monotonic() + timeout
     while True:
         missing = [r for r in range(size) if r not in hellos]
-        arrived = _wait(store, [prefix + "hello/%d" % r for r in missing], min(1.0, end - time.monotonic()))
+        arrived = wait(store, [prefix + "hello/%d" % r for r in missing], min(1.0, end - time.monotonic()))
         for r in missing:
             key = prefix + "hello/%d" % r
             if arrived or store.check([key]):
@@ -308,7 +308,7 @@ class Segment:
 
     def _get(self, store: Any, prefix: str, hellos: Sequence[Hello], total: int, end: float) -> None:
         leader = self.names[0]
-        if not _wait(store, [prefix + "memory/%d" % leader], end - time.monotonic()):
+        if not wait(store, [prefix + "memory/%d" % leader], end - time.monotonic()):
             raise BackendError("cannot begin the group: rank %d (%s) did not offer the shared memory in time; check that it runs" % (leader, hellos[leader]))
         name, token = json.loads(store.get(prefix + "memory/%d" % leader))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:

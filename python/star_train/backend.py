@@ -25,7 +25,7 @@ import torch.distributed as dist
 from . import _across
 from ._autoload import register
 from ._collectives import Local, dense
-from ._shm import BackendError, Segment, meet, pack
+from ._shm import BackendError, Segment, meet, pack, wait
 
 __all__ = ["BackendError", "register"]
 
@@ -282,6 +282,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         self._streams: Dict[Any, Any] = {}
         seconds = min(self._timeout, _LONGEST)
         prefix, hellos = meet(store, rank, size, seconds)
+        self._prefix, self._monitored = prefix, 0
         hosts = sorted({h.host for h in hellos}, key=[h.host for h in hellos].index)
         where = [hosts.index(h.host) for h in hellos]
         agent = self._agent(prefix, [r for r in range(size) if where[r] == where[rank]], seconds) if len(hosts) > 1 else None
@@ -759,9 +760,24 @@ class StarBackend(_Backend):  # type: ignore[misc]
         return self._issue(self._watched("barrier", None, lambda end: local.barrier(header, end)), (), opts)
 
     def monitored_barrier(self, opts: Any = _DEFAULT, wait_all_ranks: bool = False) -> None:
-        timeout = opts if isinstance(opts, timedelta) else opts.timeout
-        if self._count > 1:
-            self._gloo.monitored_barrier(timeout, wait_all_ranks)
+        """Rank 0 waits for a key of each rank in the store and answers with one. The texts are those of Gloo, which scripts look for."""
+        timeout = (opts if isinstance(opts, timedelta) else opts.timeout).total_seconds()
+        seconds, self._monitored = timeout if timeout > 0 else self._timeout, self._monitored + 1
+        key, end = "%sbarrier/%d/" % (self._prefix, self._monitored), time.monotonic() + seconds
+        if self._me != 0:
+            self._store.set(key + str(self._me), "here")
+            if not wait(self._store, [key + "answer"], seconds + 1):  # rank 0 answers at the end of its own time
+                raise BackendError("[Rank %d] Rank 0 failed to pass monitoredBarrier in %d ms" % (self._me, seconds * 1000))
+            answer = self._store.get(key + "answer").decode()
+            if answer != "all":
+                raise BackendError("[Rank %d] rank 0 says: %s" % (self._me, answer))
+            return
+        missing = [r for r in range(1, self._count) if not wait(self._store, [key + str(r)], max(0.0, end - time.monotonic()))]
+        missing = missing if wait_all_ranks else missing[:1]
+        answer = "Rank%s %s failed to pass monitoredBarrier in %d ms" % ("s" if len(missing) > 1 else "", ", ".join(map(str, missing)), seconds * 1000) if missing else "all"
+        self._store.set(key + "answer", answer)
+        if missing:
+            raise BackendError("[Rank 0]: " + answer)
 
     def send(self, tensors: Sequence[_Tensor], rank: int, tag: int) -> StarWork:
         return self._passed("send", tensors, rank, tag)
