@@ -111,6 +111,11 @@ func (r *run) headerOf(transfers []int32) operation {
 	return o
 }
 
+// BroadcastBytes is Broadcast for bytes.
+func (g *Group) BroadcastBytes(ctx context.Context, root int, b []byte) error {
+	return g.run(ctx, operation{call: callBroadcast, typ: byteType, root: root, count: len(b)}, b)
+}
+
 // SetTimeout changes Config.Timeout for later operations: how long one may go
 // without moving a byte. It is for the goroutine that uses the group. All ranks
 // should set the same.

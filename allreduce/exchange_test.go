@@ -66,7 +66,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// Two ranks that do not agree on a length are told so; no byte lands in a wrong place.
+// A rank that expects another number of bytes than the sender has gets an error with both.
 func TestExchangeOfOtherLengths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := piped(3, Config{})
@@ -78,10 +78,9 @@ func TestExchangeOfOtherLengths(t *testing.T) {
 			}
 			return g.Exchange(t.Context(), make([]byte, 48), send, receive)
 		})
-		for r, err := range errs {
-			if err == nil || !strings.Contains(err.Error(), "7 bytes") || !strings.Contains(err.Error(), "8 bytes") {
-				t.Errorf("rank %d: %v", r, err)
-			}
+		// The others have sent and received what they expect, or learn of it.
+		if err := errs[2]; err == nil || !strings.Contains(err.Error(), "exchange 1 (7 bytes)") || !strings.Contains(err.Error(), "exchange 1 (8 bytes)") {
+			t.Errorf("rank 2: %v", err)
 		}
 	})
 }
@@ -114,6 +113,27 @@ func TestExchangeRefusesRanges(t *testing.T) {
 	}
 	if _, err := checkSpans(3, 0, 10, []Span{{}, {0, 4}, {}}, []Span{{}, {5, 8}, {7, 10}}); err == nil {
 		t.Error("two received ranges may overlap")
+	}
+}
+
+func TestBroadcastBytes(t *testing.T) {
+	for _, size := range []int{0, 1, 7, 100_001} {
+		synctest.Test(t, func(t *testing.T) {
+			groups := piped(5, Config{})
+			defer closeAll(groups)
+			for r, err := range together(groups, func(g *Group) error {
+				b := bytes.Repeat([]byte{byte(g.Rank())}, size+2)
+				err := g.BroadcastBytes(t.Context(), 3, b[1:size+1])
+				if want := bytes.Repeat([]byte{3}, size); !bytes.Equal(b[1:size+1], want) || b[0] != byte(g.Rank()) || b[size+1] != byte(g.Rank()) {
+					t.Errorf("rank %d has other bytes than those of rank 3", g.Rank())
+				}
+				return err
+			}) {
+				if err != nil {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			}
+		})
 	}
 }
 
