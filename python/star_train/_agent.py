@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -270,7 +271,7 @@ class Agent:
         except StarError as e:
             store.set(key, "!" + str(e))
             raise
-        threading.Thread(target=process.wait, name="star agent", daemon=True).start()  # leaves no zombie
+        threading.Thread(target=_reap, args=(process, agent._own.about.get("hook")), name="star agent", daemon=True).start()
         store.set(key, name)
         agent._lead(store, prefix, deadline)
         return agent
@@ -278,6 +279,8 @@ class Agent:
     def _lead(self, store: Any, prefix: str, deadline: _Deadline) -> None:
         """Has the agent of rank 0's host judge what those of all hosts measure. Jobs go on without."""
         if not self._own.about.get("hook"):
+            if self._rank == 0:
+                store.set(prefix + "head", "")
             return
         try:
             if self._rank == 0:
@@ -358,6 +361,13 @@ def _start(program: str, name: str) -> "subprocess.Popen[bytes]":
             )
         except OSError as e:
             raise StarError("the agent %s cannot be started: %s" % (program, e), 66) from None
+
+
+def _reap(process: "subprocess.Popen[bytes]", hook: Optional[str]) -> None:
+    """Waits for the end of the agent, so that it leaves no zombie and, if it is killed, no folder."""
+    process.wait()
+    if hook:
+        shutil.rmtree(os.path.dirname(hook), ignore_errors=True)
 
 
 def _why(e: StarError, process: "subprocess.Popen[bytes]", program: str) -> StarError:

@@ -242,6 +242,39 @@ def test_bad_start(tmp_path: pathlib.Path, run: Any) -> None:
     assert "could not be started" in outs[1] and "exit code 2" in outs[1], outs[1]
 
 
+WATCH = """
+os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+print("measured", agent.watch(), flush=True)
+if agent.watch():
+    import star_watch
+    for n in range(40):
+        with star_watch.step(samples=32):
+            time.sleep(0.02 if rank == 2 else 0.002)
+            with star_watch.exchange():
+                meet(n)
+meet("end")
+agent.close()
+"""
+
+
+def test_watch(tmp_path: pathlib.Path, run: Any) -> None:
+    """Processes of two hosts are measured without star watch: the agent of rank 0's host names the slow rank, and writes a run log where that is wanted."""
+    job = run(WATCH)
+    job.start(2, 2, STAR_WATCH_OUT=str(tmp_path / "log"), TMPDIR=str(tmp_path))
+    outs = job.outputs()
+    assert [p.returncode for p in job.all] == [0] * 4, outs
+    assert "4 ranks of run.py on 1 host" in outs[0] and "rank 2 on " in outs[0] and "slow since step" in outs[0], outs
+    assert outs[1:] == ["measured True\n"] * 3, outs
+    assert "fire" in (tmp_path / "log" / "run.jsonl").read_text()
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith("star-watch-")]
+
+
+def test_watch_off(run: Any) -> None:
+    job = run(WATCH)
+    job.start(1, 2, STAR_WATCH="false")
+    assert job.outputs() == ["measured False\n"] * 2
+
+
 @pytest.mark.skipif(bool(os.environ.get("STAR_TEST_INSTALLED")), reason="the wheel has the program")
 def test_no_program(run: Any) -> None:
     """Without a program star there is no agent; the others of the host know at once."""
