@@ -32,6 +32,18 @@ GO = {go: machine for machine, go in MACHINES.items()}
 # The program is static, so the C library does not matter: 2.17 is the oldest one that Pythons of today are built for.
 PLATFORM = "manylinux_2_17_%s"
 
+# torch.backends: PyTorch 2.5 and later call it when torch is imported, so that init_process_group("star") needs no import in the script.
+# torch.distributed.backends: newer ones call it when the name is used, also where TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns the other off.
+ENTRY_POINTS = """[console_scripts]
+star = star_train._program:main
+
+[torch.backends]
+star = star_train.backend:register
+
+[torch.distributed.backends]
+star = star_train.backend:register
+"""
+
 # Of PyPI's limit of 100 MB a file; what people wait for when they install.
 MAX_BYTES = 20_000_000
 
@@ -89,7 +101,7 @@ def contents(machine: str) -> Dict[str, Tuple[bytes, int]]:
         files[info + "licenses/" + name.split("/")[-1]] = (ROOT / name).read_bytes(), 0o644
     files[info + "METADATA"] = metadata().encode(), 0o644
     files[info + "WHEEL"] = ("Wheel-Version: 1.0\nGenerator: star_wheel\nRoot-Is-Purelib: false\nTag: py3-none-%s\n" % (PLATFORM % machine)).encode(), 0o644
-    files[info + "entry_points.txt"] = b"[console_scripts]\nstar = star_train._program:main\n", 0o644
+    files[info + "entry_points.txt"] = ENTRY_POINTS.encode(), 0o644
     record = "".join(
         "%s,sha256=%s,%d\n" % (name, base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode(), len(data)) for name, (data, _) in sorted(files.items())
     )

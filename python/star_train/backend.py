@@ -1,0 +1,885 @@
+"""The backend ``star`` of torch.distributed: ``init_process_group("star")``. ``docs/backend.md`` in the project describes it.
+
+An installed star-train registers it when torch is imported; otherwise ``import star_train.backend`` does. Ranks of one host exchange data in shared memory
+(``_shm``, ``_collectives``). What this backend does not do itself it has done by Gloo.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import ctypes
+import importlib
+import os
+import queue
+import sys
+import threading
+import time
+import weakref
+from datetime import timedelta
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+
+from ._collectives import Local, dense
+from ._shm import BackendError, Segment, meet, pack
+
+__all__ = ["BackendError", "register"]
+
+_c10d: Any = getattr(torch._C, "_distributed_c10d", None)
+_Backend: Any = getattr(_c10d, "Backend", object)
+_Work: Any = getattr(_c10d, "Work", object)
+_Tensor = torch.Tensor
+
+# How long the end of the program waits for collectives that it has begun and not waited for.
+_LINGER = 5.0
+
+# A timeout for calls that have none, and the longest one: time.monotonic() + it stays a number that a wait accepts.
+_LONGEST = 1e9
+
+_OPS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max", "BAND": "band", "BOR": "bor", "BXOR": "bxor", "PREMUL_SUM": "premul_sum"}
+_names: Dict[Any, str] = {}
+
+_groups: "weakref.WeakSet[StarBackend]" = weakref.WeakSet()
+_kept: Dict[int, "StarBackend"] = {}  # PyTorch may hold only the C++ half of an object
+_forked = False
+
+
+class _Last(threading.local):
+    """The Work whose get_future this thread called last."""
+
+    work: Optional["StarWork"] = None
+
+
+_last = _Last()
+
+
+class StarWork(_Work):  # type: ignore[misc]
+    """A collective that is queued, running or done."""
+
+    def __init__(self, group: "StarBackend", run: Callable[[float], None], outputs: Sequence[_Tensor], timeout: float) -> None:
+        super().__init__()
+        self._group, self._run, self._outputs, self._timeout = group, run, outputs, timeout
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._over = False
+        self._error: Optional[BaseException] = None
+        self._future: Any = None
+        self._future_lock = threading.Lock()
+
+    def execute(self) -> None:
+        """Runs the collective. The caller has the group's lock."""
+        try:
+            self._group.perform(self._run, self._timeout)
+        except BaseException as e:  # whatever it is, the thread that waits gets it
+            self._error = e
+
+    def finish(self) -> None:
+        """Tells all that wait. Callbacks of the future run here, and may call collectives: the caller has no lock."""
+        with self._future_lock:
+            self._over = True
+            future = self._future
+        self._done.release()
+        if future is not None:
+            self._complete(future)
+
+    def _complete(self, future: Any) -> None:
+        if self._error is None:
+            future.set_result(self._outputs)
+        else:
+            error = self._error
+            future.set_exception(error if isinstance(error, Exception) else BackendError(str(error) or type(error).__name__))
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        seconds = timeout.total_seconds()
+        if not self._over:
+            self._group.help(self, seconds if seconds > 0 else _LONGEST)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def until(self, seconds: float) -> bool:
+        """Waits for the end of the collective for some seconds, and returns whether it is over."""
+        if not self._over and self._done.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            self._done.release()
+        return self._over
+
+    def get_future(self) -> Any:
+        _last.work = self
+        with self._future_lock:
+            if self._future is not None:
+                return self._future
+            future = self._future = torch.futures.Future()
+            over = self._over
+        if over:
+            self._complete(future)
+        return future
+
+    def is_completed(self) -> bool:
+        return self._over
+
+    def is_success(self) -> bool:
+        return self._over and self._error is None
+
+    def exception(self) -> Any:
+        return self._error
+
+    def result(self) -> List[_Tensor]:
+        return list(self._outputs)
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        raise BackendError("cannot tell the source rank of a collective: only a receive from any rank has one")
+
+    _source_rank = source_rank
+
+
+class _Done(StarWork):
+    """A collective that is over when its call returns."""
+
+    def __init__(self) -> None:
+        _Work.__init__(self)
+        self._outputs, self._over, self._error, self._future = (), True, None, None
+        self._future_lock = threading.Lock()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return True
+
+
+class _Behind(StarWork):
+    """A call that Gloo carries out."""
+
+    def __init__(self, group: "StarBackend", work: Any, what: str) -> None:
+        _Work.__init__(self)
+        self._group, self._work, self._what = group, work, what
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        try:
+            return bool(self._work.wait(timeout) if timeout > timedelta(0) else self._work.wait())
+        except RuntimeError as e:
+            raise self._group.explained(e, self._what) from e
+
+    def get_future(self) -> Any:
+        _last.work = self
+        return self._work.get_future()
+
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def is_success(self) -> bool:
+        return bool(self._work.is_success())
+
+    def exception(self) -> Any:
+        return self._work.exception()
+
+    def result(self) -> List[_Tensor]:
+        return list(self._work.result())
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        return int(self._work._source_rank())
+
+    _source_rank = source_rank
+
+
+def _ask_python_works() -> None:
+    """Has a Work of torch.distributed answer for the Python object in it.
+
+    PyTorch wraps a Work that Python returns in an object which passes on wait and get_future only: is_completed would be False for ever, and a receive from
+    any rank could not tell its source. get_future leads from the wrapper to the Work in it.
+    """
+    if getattr(_Work, "_star_asks", False):
+        return
+
+    def asking(name: str) -> None:
+        own = getattr(_Work, name, None)
+        if own is None:
+            return
+
+        def ask(self: Any, *args: Any) -> Any:
+            if type(self) is _Work:
+                _last.work = None
+                try:
+                    self.get_future()
+                except Exception:  # most kinds of Work have no future
+                    pass
+                work, _last.work = _last.work, None
+                if work is not None:
+                    return getattr(work, name)(*args)
+            return own(self, *args)
+
+        ask.__name__, ask.__doc__ = name, own.__doc__
+        setattr(_Work, name, ask)
+
+    for name in ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank", "synchronize"):
+        asking(name)
+    _Work._star_asks = True
+
+
+def _op(opts: Any) -> Tuple[str, Any]:
+    """The name of a reduction, and the factor of premul_sum."""
+    op = opts.reduceOp
+    kind = getattr(op, "op", op)
+    name = _names.get(kind)
+    if name is None:
+        name = _names[kind] = _OPS.get(kind.name if hasattr(kind, "name") else str(kind).split(".")[-1], "")
+        if not name:
+            raise BackendError("cannot reduce by %s: unknown operation; use sum, avg, product, min, max, band, bor or bxor" % op)
+    return name, (op.__getstate__()[1] if name == "premul_sum" else None)
+
+
+class StarBackend(_Backend):  # type: ignore[misc]
+    """One process group."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str = "", ranks: Sequence[int] = ()) -> None:
+        super().__init__(rank, size)
+        self._store, self._me, self._count, self._timeout = store, rank, size, timeout.total_seconds()
+        self._name, self._ranks = name, tuple(ranks) or tuple(range(size))
+        self._sequence = 0
+        self._queue: Deque[StarWork] = collections.deque()
+        self._tokens: "queue.SimpleQueue[int]" = queue.SimpleQueue()
+        self._busy = threading.Lock()
+        self._thread: Optional[threading.Thread] = None
+        self._headers: Dict[Any, bytes] = {}
+        self._closed = False
+        self._local: Optional[Local] = None
+        self._gloo: Any = None
+        self._streams: Dict[Any, Any] = {}
+        seconds = min(self._timeout, _LONGEST)
+        prefix, hellos = meet(store, rank, size, seconds)
+        hosts = sorted({h.host for h in hellos}, key=[h.host for h in hellos].index)
+        if len(hosts) == 1:
+            self._local = Local(Segment(store, prefix, range(size), hellos, rank, seconds))
+        if size > 1:
+            self._gloo = self._behind(dist.PrefixStore(prefix + "gloo", store))
+        self._watch = _watch()
+        self._done = _Done()
+        _groups.add(self)
+        _kept[id(self)] = self
+
+    # -- what PyTorch asks
+
+    def getBackendName(self) -> str:
+        return "star"
+
+    def name(self) -> str:
+        return "star"
+
+    @property
+    def options(self) -> Any:
+        o = _Backend.Options("star", timedelta(seconds=self._timeout))
+        if hasattr(o, "global_ranks_in_group"):
+            o.global_ranks_in_group = list(self._ranks)
+            o.group_name = self._name
+        return o
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout.total_seconds()
+        if hasattr(self._gloo, "set_timeout"):
+            self._gloo.set_timeout(timeout)
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.set_timeout(timeout)
+
+    @property
+    def supports_splitting(self) -> bool:
+        return True
+
+    def split(self, store: Any, ranks: Sequence[int], opts: Any) -> "StarBackend":
+        """A group of some of this one's ranks, which alone call it."""
+        timeout = getattr(opts, "_timeout", None) or timedelta(seconds=self._timeout)
+        return StarBackend(store, list(ranks).index(self._me), len(ranks), timeout, getattr(opts, "group_name", ""), [self._ranks[r] for r in ranks])
+
+    # -- running
+
+    def _behind(self, store: Any) -> Any:
+        if not dist.is_gloo_available():
+            return None
+        return dist.ProcessGroupGloo(store, self._me, self._count, timeout=timedelta(seconds=min(self._timeout, 30 * 86400)))
+
+    def _seconds(self, opts: Any) -> float:
+        timeout = opts.timeout.total_seconds()
+        return float(timeout) if timeout > 0 else self._timeout
+
+    def perform(self, run: Callable[[float], None], timeout: float) -> None:
+        """Runs a collective; the caller has self._busy."""
+        segment = self._local.segment if self._local is not None else None
+        try:
+            run(time.monotonic() + timeout)
+        except BaseException as e:
+            if segment is not None and segment.active and not segment.closed:
+                try:
+                    segment.fail("collective %d was interrupted: %s" % (segment.number, str(e) or type(e).__name__))
+                except BackendError:
+                    pass
+            raise
+        finally:
+            if segment is not None:
+                segment.active = False
+
+    def _issue(self, run: Callable[[float], None], outputs: Sequence[_Tensor], opts: Any) -> StarWork:
+        """Runs a collective now, or queues it. Collectives run in the order of their calls."""
+        if _forked:
+            raise BackendError("cannot use a process group in a process that forked after init_process_group; call init_process_group in the child")
+        if self._closed:
+            raise BackendError("cannot use the process group: it is destroyed; call init_process_group or new_group")
+        self._sequence += 1
+        timeout = self._seconds(opts)
+        blocking = not getattr(opts, "asyncOp", True)
+        if blocking and not self._queue and self._busy.acquire(False):
+            try:
+                self.perform(run, timeout)
+            finally:
+                self._busy.release()
+            return self._done
+        work = StarWork(self, run, outputs, timeout)
+        self._queue.append(work)
+        if self._thread is None:
+            self._thread = threading.Thread(target=_serve, args=(weakref.ref(self), self._tokens), name="star-backend", daemon=True)
+            self._thread.start()
+        self._tokens.put(1)
+        if blocking:
+            work.wait()
+        return work
+
+    def advance(self, wait: bool) -> bool:
+        """Runs the oldest queued collective, if another thread does not run one. Returns whether it could."""
+        if not self._busy.acquire(wait):
+            return False
+        work = None
+        try:
+            if self._queue:
+                work = self._queue.popleft()
+                work.execute()
+        finally:
+            self._busy.release()
+        if work is not None:
+            work.finish()
+        return True
+
+    def help(self, work: StarWork, seconds: float) -> None:
+        """Waits for a collective, and meanwhile runs queued ones in this thread, which saves the way to the other thread."""
+        end = time.monotonic() + seconds
+        while not work.until(0):
+            if not self.advance(False):
+                # The other thread runs one. It goes on with the next one by itself, unless it is this thread, in a callback of a future.
+                work.until(min(0.05 if threading.current_thread() is not self._thread else 0.001, max(end - time.monotonic(), 0)))
+            if time.monotonic() >= end and not work.until(0):
+                raise BackendError("timed out after %.3g s waiting for a collective of the group; wait longer, or find the slow rank" % seconds)
+
+    def _header(self, kind: str, x: _Tensor, op: str = "", root: int = -1, count: bool = True) -> bytes:
+        """What this rank calls: kind, operation, root, type and number of elements are compared, the shape is for the message."""
+        key = kind, op, root, x.dtype, x.shape if count else None
+        got = self._headers.get(key)
+        if got is None:
+            dtype = str(x.dtype)[6:]
+            human = "%s(%s)" % (kind, ", ".join(([op] if op else []) + (["root %d" % root] if root >= 0 else [])))
+            human += " of %s%s" % (dtype, list(x.shape) if count else "")
+            got = pack("%s %s %d %s %d" % (kind, op, root, dtype, x.numel() if count else -1), human)
+            if len(self._headers) >= 4096:
+                self._headers.clear()
+            self._headers[key] = got
+        return got
+
+    def _watched(self, kind: str, x: Optional[_Tensor], run: Callable[[float], None]) -> Callable[[float], None]:
+        """run, with its beginning and end reported to star watch."""
+        watch = self._watch
+        if watch is None:
+            return run
+        sequence, detail = self._sequence + 1, "%s%s" % (str(x.dtype)[6:], list(x.shape)) if x is not None else ""
+
+        def watched(end: float) -> None:
+            token = watch.enter(self._name, self._ranks, sequence, kind, detail)
+            try:
+                run(end)
+            finally:
+                watch.leave(token)
+
+        return watched
+
+    # -- tensors
+
+    def _collective(
+        self, kind: str, x: _Tensor, reads: Sequence[_Tensor], writes: Sequence[_Tensor], opts: Any, call: Callable[[List[_Tensor], List[_Tensor], float], None]
+    ) -> StarWork:
+        """Issues a collective on tensors. call gets them as dense vectors in host memory: the tensors' own, or copies, of which those of writes are copied back."""
+        easy = True
+        for t in reads:
+            if not dense(t):
+                easy = False
+        for t in writes:
+            if not dense(t):
+                easy = False
+        if easy:
+
+            def run(end: float) -> None:
+                call([_flat(t) for t in reads], [_flat(t) for t in writes], end)
+
+        else:
+            ready = {t.device: torch.cuda.current_stream(t.device).record_event() for t in [*reads, *writes] if t.is_cuda}
+
+            def run(end: float) -> None:
+                self._staged(reads, writes, ready, end, call)
+
+        return self._issue(self._watched(kind, x, run), writes, opts)
+
+    def _staged(
+        self, reads: Sequence[_Tensor], writes: Sequence[_Tensor], ready: Dict[Any, Any], end: float, call: Callable[[List[_Tensor], List[_Tensor], float], None]
+    ) -> None:
+        """As in _collective, for tensors on a GPU, which have been written when the events of ready are over, and for those that are not dense."""
+        copies: Dict[int, _Tensor] = {}
+
+        def host(t: _Tensor, read: bool) -> _Tensor:
+            if dense(t):
+                return _flat(t)
+            got = copies.get(id(t))
+            if got is None:
+                got = copies[id(t)] = torch.empty(t.numel(), dtype=t.dtype, pin_memory=t.is_cuda)
+            if read:
+                got.view(t.shape).copy_(t.detach(), non_blocking=True)
+            return got
+
+        def synchronized(then: Callable[[], Any]) -> Any:
+            """then, in a stream of each GPU beside the program's; its copies are over when it returns."""
+            streams = []
+            for device, event in ready.items():
+                stream = self._streams.get(device)
+                if stream is None:
+                    stream = self._streams[device] = torch.cuda.Stream(device)
+                stream.wait_event(event)
+                streams.append(stream)
+            contexts = [torch.cuda.stream(s) for s in streams]
+            for c in contexts:
+                c.__enter__()
+            try:
+                return then()
+            finally:
+                for c in reversed(contexts):
+                    c.__exit__(None, None, None)
+                for s in streams:
+                    s.synchronize()
+
+        with torch.no_grad():
+            shared = {id(t) for t in reads}
+            ins = synchronized(lambda: [host(t, True) for t in reads])
+            outs = [host(t, False) for t in writes]
+            call(ins, outs, end)
+
+            def back() -> None:
+                for t, h in zip(writes, outs):
+                    if id(t) in copies:
+                        with torch.inference_mode(t.is_inference()):
+                            t.detach().copy_(h.view(t.shape), non_blocking=True)
+
+            del shared
+            synchronized(back)
+
+    def _need(self, ok: bool, kind: str, why: str) -> None:
+        if not ok:
+            raise ValueError("cannot call %s on rank %d of %d: %s" % (kind, self._me, self._count, why))
+
+    def _passed(self, kind: str, *args: Any, names: Sequence[str] = ()) -> StarWork:
+        """Has Gloo carry out a call."""
+        if _forked or self._closed:
+            self._issue(lambda end: None, (), _Now)
+        if self._gloo is None and self._count == 1:  # nothing to agree on
+            self._gloo = self._behind(dist.HashStore())
+        if self._gloo is None:
+            raise BackendError("cannot call %s: Gloo carries it out, and this PyTorch is built without Gloo" % kind)
+        self._sequence += 1
+        for name in (kind, *names):
+            f = getattr(self._gloo, name, None)
+            if f is not None:
+                break
+        try:
+            return _Behind(self, f(*args), kind)
+        except RuntimeError as e:
+            raise self.explained(e, kind) from e
+
+    def explained(self, error: RuntimeError, what: str) -> RuntimeError:
+        """Names the dead rank behind an error of Gloo, if there is one."""
+        if self._local is not None and not self._closed:
+            segment = self._local.segment
+            dead = [segment.names[j] for j in range(segment.size) if j != segment.rank and not segment.alive(j)]
+            if dead:
+                return BackendError("cannot complete %s: rank %s ended; go on with a new group of the others, or restart the job (Gloo: %s)" % (what, ", ".join(map(str, dead)), error))
+        return error
+
+    # -- collectives
+
+    def allreduce(self, tensors: Sequence[_Tensor], opts: Any) -> StarWork:
+        if self._local is None or len(tensors) != 1 or tensors[0].layout is not torch.strided:
+            return self._passed("allreduce", tensors, opts)
+        x = tensors[0]
+        op, factor = _op(opts)
+        local, header = self._local, self._header("all_reduce", x, op)
+
+        def call(ins: List[_Tensor], outs: List[_Tensor], end: float) -> None:
+            if factor is not None:
+                outs[0].mul_(factor)
+            local.all_reduce(outs[0], op, header, end)
+
+        return self._in_place("all_reduce", x, tensors, opts, call)
+
+    def _in_place(self, kind: str, x: _Tensor, tensors: Sequence[_Tensor], opts: Any, call: Callable[[List[_Tensor], List[_Tensor], float], None]) -> StarWork:
+        return self._collective(kind, x, tensors, tensors, opts, call)
+
+    def allreduce_coalesced(self, tensors: Sequence[_Tensor], opts: Any) -> StarWork:
+        return self._each(tensors, opts, [lambda o, t=t: self.allreduce([t], o) for t in tensors])
+
+    def allreduce_sparse(self, tensors: Sequence[_Tensor], opts: Any) -> StarWork:
+        return self._passed("allreduce_sparse", tensors, opts, names=("allreduce",))
+
+    def _each(self, outputs: Sequence[_Tensor], opts: Any, calls: Sequence[Callable[[Any], StarWork]]) -> StarWork:
+        """Several collectives as one."""
+        works = [call(opts) for call in calls]
+        if not getattr(opts, "asyncOp", True):
+            for w in works:
+                w.wait()
+            return self._done
+        return _All(self, works, outputs)
+
+    def broadcast(self, tensors: Sequence[_Tensor], opts: Any) -> StarWork:
+        if self._local is None or len(tensors) != 1 or tensors[0].layout is not torch.strided:
+            return self._passed("broadcast", tensors, opts)
+        local, root = self._local, opts.rootRank
+        self._need(0 <= root < self._count, "broadcast", "root rank %d" % root)
+        header = self._header("broadcast", tensors[0], "", root)
+        return self._in_place("broadcast", tensors[0], tensors, opts, lambda ins, outs, end: local.broadcast(outs[0], root, header, end))
+
+    def reduce(self, tensors: Sequence[_Tensor], opts: Any) -> StarWork:
+        if self._local is None or len(tensors) != 1 or tensors[0].layout is not torch.strided:
+            return self._passed("reduce", tensors, opts)
+        local, root, (op, factor) = self._local, opts.rootRank, _op(opts)
+        self._need(0 <= root < self._count, "reduce", "root rank %d" % root)
+        header = self._header("reduce", tensors[0], op, root)
+
+        def call(ins: List[_Tensor], outs: List[_Tensor], end: float) -> None:
+            if factor is not None:
+                outs[0].mul_(factor)
+            local.reduce(outs[0], op, root, header, end)
+
+        return self._in_place("reduce", tensors[0], tensors, opts, call)
+
+    def _blocks(self, kind: str, tensors: Sequence[_Tensor], like: _Tensor, what: str) -> None:
+        self._need(len(tensors) == self._count, kind, "%d %s tensors; one for each rank is needed" % (len(tensors), what))
+        for i, t in enumerate(tensors):
+            self._need(t.dtype == like.dtype and t.numel() == like.numel(), kind, "%s %d is %s%s, not %s%s" % (what, i, t.dtype, list(t.shape), like.dtype, list(like.shape)))
+
+    def allgather(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
+        if self._local is None or len(inputs) != 1:
+            return self._passed("allgather", outputs, inputs, opts)
+        local, x = self._local, inputs[0]
+        self._need(len(outputs) == 1, "all_gather", "%d lists of outputs for one input" % len(outputs))
+        self._blocks("all_gather", outputs[0], x, "output")
+        header = self._header("all_gather", x)
+        return self._collective("all_gather", x, inputs, outputs[0], opts, lambda ins, outs, end: local.all_gather(outs, ins[0], header, end))
+
+    def allgather_coalesced(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
+        if len(outputs) == self._count and (len(outputs) != len(inputs) or len(outputs[0]) == len(inputs) and self._count != len(inputs)):
+            outputs = [list(o) for o in zip(*outputs)]  # one list for each rank, as torch.distributed.all_gather_coalesced has them
+        return self._each([t for o in outputs for t in o], opts, [lambda p, o=o, x=x: self.allgather([o], [x], p) for o, x in zip(outputs, inputs)])
+
+    def all_gather_single(self, output: _Tensor, x: _Tensor, opts: Any) -> StarWork:
+        if self._local is None:
+            return self._passed("all_gather_single", output, x, opts, names=("_allgather_base",))
+        local, n = self._local, x.numel()
+        self._need(output.dtype == x.dtype and output.numel() == n * self._count, "all_gather", "output %s%s for input %s%s" % _two(output, x))
+        header = self._header("all_gather", x)
+        return self._collective(
+            "all_gather", x, [x], [output], opts, lambda ins, outs, end: local.all_gather([outs[0][n * r : n * (r + 1)] for r in range(self._count)], ins[0], header, end)
+        )
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
+        return self._each(outputs, opts, [lambda p, o=o, x=x: self.all_gather_single(o, x, p) for o, x in zip(outputs, inputs)])
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter(self, outputs: Sequence[_Tensor], inputs: Sequence[Sequence[_Tensor]], opts: Any) -> StarWork:
+        if self._local is None or len(outputs) != 1:
+            return self._passed("reduce_scatter", outputs, inputs, opts)
+        x = outputs[0]
+        self._need(len(inputs) == 1, "reduce_scatter", "%d lists of inputs for one output" % len(inputs))
+        self._blocks("reduce_scatter", inputs[0], x, "input")
+        return self._reduce_scatter(x, inputs[0], opts, lambda ins: ins)
+
+    def _reduce_scatter(self, x: _Tensor, inputs: Sequence[_Tensor], opts: Any, blocks: Callable[[List[_Tensor]], Sequence[_Tensor]]) -> StarWork:
+        assert self._local is not None
+        local, (op, factor) = self._local, _op(opts)
+        header = self._header("reduce_scatter", x, op)
+
+        def call(ins: List[_Tensor], outs: List[_Tensor], end: float) -> None:
+            given = blocks(ins)
+            if factor is not None:
+                given = [b * factor for b in given]
+            local.reduce_scatter(outs[0], given, op, header, end)
+
+        return self._collective("reduce_scatter", x, inputs, [x], opts, call)
+
+    def reduce_scatter_single(self, output: _Tensor, x: _Tensor, opts: Any) -> StarWork:
+        if self._local is None:
+            return self._passed("reduce_scatter_single", output, x, opts, names=("_reduce_scatter_base",))
+        n = output.numel()
+        self._need(output.dtype == x.dtype and x.numel() == n * self._count, "reduce_scatter", "output %s%s for input %s%s" % _two(output, x))
+        return self._reduce_scatter(output, [x], opts, lambda ins: [ins[0][n * r : n * (r + 1)] for r in range(self._count)])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
+        return self._each(outputs, opts, [lambda p, o=o, x=x: self.reduce_scatter_single(o, x, p) for o, x in zip(outputs, inputs)])
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def gather(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
+        if self._local is None or len(inputs) != 1:
+            return self._passed("gather", outputs, inputs, opts)
+        local, x, root = self._local, inputs[0], opts.rootRank
+        self._need(0 <= root < self._count, "gather", "root rank %d" % root)
+        to: Sequence[_Tensor] = ()
+        if self._me == root:
+            self._need(len(outputs) == 1, "gather", "%d lists of outputs on the root" % len(outputs))
+            to = outputs[0]
+            self._blocks("gather", to, x, "output")
+        else:
+            self._need(len(outputs) == 0 or len(outputs[0]) == 0, "gather", "outputs on another rank than the root, %d" % root)
+        header = self._header("gather", x, "", root)
+        return self._collective("gather", x, inputs, to, opts, lambda ins, outs, end: local.gather(outs, ins[0], root, header, end))
+
+    def gather_single(self, output: _Tensor, x: _Tensor, opts: Any) -> StarWork:
+        outputs = [list(output.detach().reshape(-1).split(x.numel()))] if self._me == opts.rootRank and output is not None else []
+        if outputs and not output.is_contiguous():
+            raise ValueError("cannot gather into a tensor that is not contiguous")
+        return self.gather(outputs, [x], opts)
+
+    gather_into_tensor = gather_single
+
+    def scatter(self, outputs: Sequence[_Tensor], inputs: Sequence[Sequence[_Tensor]], opts: Any) -> StarWork:
+        if self._local is None or len(outputs) != 1:
+            return self._passed("scatter", outputs, inputs, opts)
+        local, x, root = self._local, outputs[0], opts.rootRank
+        self._need(0 <= root < self._count, "scatter", "root rank %d" % root)
+        given: Sequence[_Tensor] = ()
+        if self._me == root:
+            self._need(len(inputs) == 1, "scatter", "%d lists of inputs on the root" % len(inputs))
+            given = inputs[0]
+            self._blocks("scatter", given, x, "input")
+        else:
+            self._need(len(inputs) == 0 or len(inputs[0]) == 0, "scatter", "inputs on another rank than the root, %d" % root)
+        header = self._header("scatter", x, "", root)
+        return self._collective("scatter", x, given, [x], opts, lambda ins, outs, end: local.scatter(outs[0], ins, root, header, end))
+
+    def alltoall(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
+        if self._local is None:
+            return self._passed("alltoall", outputs, inputs, opts)
+        local = self._local
+        self._need(len(outputs) == len(inputs) == self._count, "all_to_all", "%d outputs and %d inputs; one for each rank is needed" % (len(outputs), len(inputs)))
+        for t in [*outputs, *inputs]:
+            self._need(t.dtype == inputs[0].dtype, "all_to_all", "tensors of %s and %s" % (t.dtype, inputs[0].dtype))
+        header = self._header("all_to_all", inputs[0], count=False)
+        return self._collective("all_to_all", inputs[0], inputs, outputs, opts, lambda ins, outs, end: local.all_to_all(outs, ins, header, end))
+
+    def all_to_all_single(self, output: _Tensor, x: _Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any) -> StarWork:
+        if self._local is None:
+            return self._passed("all_to_all_single", output, x, output_splits, input_splits, opts, names=("alltoall_base",))
+        local = self._local
+        self._need(output.dtype == x.dtype, "all_to_all", "output %s%s for input %s%s" % _two(output, x))
+        takes, gives = self._splits(output, output_splits, "output"), self._splits(x, input_splits, "input")
+        header = self._header("all_to_all", x, count=False)
+        return self._collective("all_to_all", x, [x], [output], opts, lambda ins, outs, end: local.all_to_all(outs[0].split(takes), ins[0].split(gives), header, end))
+
+    alltoall_base = all_to_all_single
+
+    def _splits(self, t: _Tensor, splits: Sequence[int], what: str) -> List[int]:
+        """Elements for each rank; splits are in rows."""
+        rows = t.shape[0] if t.dim() > 0 else 1
+        if len(splits) == 0:
+            self._need(rows % self._count == 0, "all_to_all", "%s has %d rows, which are not divisible by the number of ranks; pass split sizes" % (what, rows))
+            return [t.numel() // self._count] * self._count
+        self._need(len(splits) == self._count and sum(splits) == rows and min(splits) >= 0, "all_to_all", "%s has %d rows, and split sizes %s" % (what, rows, list(splits)))
+        row = t.numel() // rows if rows else 0
+        return [s * row for s in splits]
+
+    def barrier(self, opts: Any) -> StarWork:
+        if self._local is None:
+            return self._passed("barrier", opts)
+        local, header = self._local, self._header("barrier", _EMPTY, count=False)
+        return self._issue(self._watched("barrier", None, lambda end: local.barrier(header, end)), (), opts)
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+        timeout = opts if isinstance(opts, timedelta) else opts.timeout
+        if self._count > 1:
+            self._gloo.monitored_barrier(timeout, wait_all_ranks)
+
+    def send(self, tensors: Sequence[_Tensor], rank: int, tag: int) -> StarWork:
+        return self._passed("send", tensors, rank, tag)
+
+    def recv(self, tensors: Sequence[_Tensor], rank: int, tag: int) -> StarWork:
+        return self._passed("recv", tensors, rank, tag)
+
+    def recv_anysource(self, tensors: Sequence[_Tensor], tag: int) -> StarWork:
+        return self._passed("recv_anysource", tensors, tag)
+
+    # -- end
+
+    def abort(self) -> None:
+        """Ends collectives that wait, with an error, on all ranks."""
+        if self._local is not None:
+            self._local.segment.stopping = True
+        self._end(1.0)
+
+    def shutdown(self) -> None:
+        self._end(self._timeout)
+
+    def _end(self, seconds: float) -> None:
+        """Waits for queued collectives, and leaves the group. Has no effect a second time."""
+        if self._closed or _forked:
+            return
+        end = time.monotonic() + seconds
+        while self._queue and time.monotonic() < end:
+            if not self.advance(False):
+                time.sleep(0.001)
+        self._closed = True
+        idle = self._busy.acquire(timeout=max(0.0, end - time.monotonic()) + 2 * 0.2)
+        if self._local is not None:
+            if not idle:
+                self._local.segment.stopping = True
+                idle = self._busy.acquire(timeout=1.0)
+            if idle:
+                self._local.segment.close()
+        if idle:
+            self._busy.release()
+        while self._queue:  # their collectives find a group that is closed
+            self.advance(True)
+        if self._thread is not None:
+            self._tokens.put(0)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(1.0)
+        self._gloo = None
+        _kept.pop(id(self), None)
+
+
+class _Now:
+    timeout = timedelta(seconds=1)
+    asyncOp = False
+
+
+class _All(StarWork):
+    """Several collectives that are over when the last one is."""
+
+    def __init__(self, group: StarBackend, works: List[StarWork], outputs: Sequence[_Tensor]) -> None:
+        _Work.__init__(self)
+        self._works, self._outputs = works, outputs
+        self._future: Any = None
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        for w in self._works:
+            w.wait(timeout)
+        return True
+
+    def get_future(self) -> Any:
+        if self._future is None:
+            outputs = self._outputs
+            self._future = torch.futures.collect_all([w.get_future() for w in self._works]).then(lambda f: (f.value(), outputs)[1])
+        _last.work = self
+        return self._future
+
+    def is_completed(self) -> bool:
+        return all(w.is_completed() for w in self._works)
+
+    def is_success(self) -> bool:
+        return all(w.is_success() for w in self._works)
+
+    def exception(self) -> Any:
+        return next((e for e in (w.exception() for w in self._works) if e is not None), None)
+
+
+def _serve(group: "weakref.ref[StarBackend]", tokens: "queue.SimpleQueue[int]") -> None:
+    """The thread of a group: runs queued collectives."""
+    _single_threaded()
+    while tokens.get():
+        g = group()
+        if g is None:
+            return
+        g.advance(True)
+        del g
+
+
+def _single_threaded() -> None:
+    """Has PyTorch's operations in this thread use it alone: OpenMP would start a second team beside that of the program."""
+    try:
+        with open("/proc/self/maps") as f:
+            path = next((line.split()[-1] for line in f if "/libgomp" in line or "/libiomp5" in line or "/libomp" in line), "")
+        if path:
+            torch.get_num_threads()  # this thread's number is set first, or PyTorch would set it later
+            ctypes.CDLL(path).omp_set_num_threads(1)
+    except (OSError, AttributeError):
+        pass
+
+
+_EMPTY = torch.empty(0, dtype=torch.uint8)
+
+
+def _two(output: _Tensor, x: _Tensor) -> Tuple[Any, ...]:
+    return str(output.dtype)[6:], list(output.shape), str(x.dtype)[6:], list(x.shape)
+
+
+def _flat(t: _Tensor) -> _Tensor:
+    """The elements of a dense tensor as a vector that can be written."""
+    if t.is_inference() and not torch.is_inference_mode_enabled():
+        n = t.numel() * t.element_size()
+        return torch.frombuffer((ctypes.c_char * n).from_address(t.data_ptr()), dtype=t.dtype) if n else torch.empty(0, dtype=t.dtype)
+    return t.detach().view(-1)
+
+
+def _watch() -> Any:
+    """The module that reports collectives to star watch, if this process has it."""
+    module = sys.modules.get("star_watch")
+    if module is None and os.environ.get("STAR_WATCH_SOCKET"):
+        try:
+            module = importlib.import_module("star_watch")
+        except ImportError:
+            return None
+    return module if hasattr(module, "enter") and hasattr(module, "leave") else None
+
+
+def _create(opts: Any, _: Any = None) -> StarBackend:
+    _ask_python_works()
+    return StarBackend(opts.store, opts.group_rank, opts.group_size, opts.timeout, str(opts.group_id), list(opts.global_ranks_in_group))
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = len(_groups) > 0
+
+
+def _exit() -> None:
+    if not _forked:
+        for group in list(_groups):
+            group._end(_LINGER)
+
+
+def register() -> None:
+    """Makes the backend known to torch.distributed. The entry point of the package calls it when torch is imported."""
+    if not dist.is_available() or "star" in getattr(dist.Backend, "backend_list", []):
+        return
+    if _Backend is object or not hasattr(_c10d, "_DistributedBackendOptions"):
+        raise BackendError("cannot register the backend star: PyTorch %s has no torch._C._distributed_c10d.Backend; try PyTorch 2.5 or later" % torch.__version__)
+    dist.Backend.register_backend("star", _create, extended_api=True, devices=["cpu", "cuda"])
+    os.register_at_fork(after_in_child=_after_fork)
+    atexit.register(_exit)
+
+
+register()
