@@ -60,6 +60,7 @@ var rooms = []struct {
 	{"star/sched/workload", "star/sched", "net os sync context math/rand math/rand/v2", "pure: bytes in, jobs and clusters out"},
 	{"star/bench", "*", "", "wiring"},
 	{"star/worker", "star star/internal/exitcode star/allreduce star/train/checkpoint star/internal/compress star/coord/engine star/coord/session star/internal/exactsum star/job/process star/job star/pgns star/internal/poison star/ps star/ps/rule star/cluster/resource/actuate star/cluster/resource/gpu star/cluster/resource/host star/train star/train/data star/internal/kernel star/train/optim star/transport star/transport/wire star/internal/flightrecorder", "", "a worker: knows neither settings nor models"},
+	{"star/worker/agent", "star/allreduce star/internal/build star/internal/exitcode star/internal/loopback star/job/process star/transport", "", "collectives between hosts for processes that share memory; knows neither models nor the coordinator"},
 	{"star/worker/configure", "star star/coord/session star/worker/inject star/job/process star/internal/settings star/job star/cluster/resource/actuate star/runlog star/sim/trace star/worker star/cluster star/job/options star/job/tenant star/transport/wire", "", "settings, and a worker"},
 	{"star/worker/foreign", "star/internal/dtype star/internal/exitcode star/internal/build star/train star/train/data", "", "a model in another process; knows neither jobs nor Python"},
 	{"star/worker/inject", "star star/sim/trace star/cluster/resource/actuate", "", "stragglers on purpose"},

@@ -225,7 +225,7 @@ func (m *Model) Choose(n int, size int64) Algorithm {
 // choose returns the algorithm of an operation on size bytes.
 func (g *Group) choose(c call, size int) Algorithm {
 	switch c {
-	case callReduceScatter, callAllGather, callDeliver, callCollect:
+	case callReduceScatter, callAllGather, callDeliver, callCollect, callExchange:
 		return AlgorithmRing
 	case callBarrier:
 		return AlgorithmDissemination

@@ -176,7 +176,7 @@ type Group struct {
 	done     []bool // by lane
 	asks     []ask  // by lane
 	programs map[programKey]programSteps
-	// arranged is the program of the delivery or collection that begins.
+	// arranged is the program of the delivery, collection or exchange that begins.
 	arranged programSteps
 	// chosen is for the size of the last AllReduce.
 	chosen sizedAlgorithm
@@ -435,7 +435,7 @@ func (g *Group) operate(ctx context.Context, o operation, buf []byte) error {
 // program returns this rank's program for an operation. Programs are cached,
 // because a training job repeats the same sizes.
 func (g *Group) program(o operation) programSteps {
-	if o.call == callDeliver || o.call == callCollect {
+	if o.call == callDeliver || o.call == callCollect || o.call == callExchange {
 		return g.arranged
 	}
 	key := programKey{o.call, o.algorithm, o.root, o.count, o.typ.Size()}

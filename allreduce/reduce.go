@@ -49,6 +49,9 @@ const (
 	numTypes
 )
 
+// byteType is for bytes that are moved and not combined.
+const byteType Type = 0xff
+
 func (t Type) String() string {
 	switch t {
 	case Float32Type:
@@ -63,6 +66,8 @@ func (t Type) String() string {
 		return "int32"
 	case Int64Type:
 		return "int64"
+	case byteType:
+		return "bytes"
 	}
 	return fmt.Sprintf("type %d", uint8(t))
 }
@@ -74,6 +79,8 @@ func (t Type) Size() int {
 		return 2
 	case Float64Type, Int64Type:
 		return 8
+	case byteType:
+		return 1
 	}
 	return 4
 }

@@ -53,7 +53,7 @@ func (o operation) String() string {
 	if o.call == callBarrier {
 		return s
 	}
-	if o.call == callDeliver || o.call == callCollect {
+	if o.call == callDeliver || o.call == callCollect || o.call == callExchange {
 		return fmt.Sprintf("%s (%d bytes)", s, o.count)
 	}
 	what := fmt.Sprintf("%d %v", o.count, o.typ)
@@ -78,10 +78,11 @@ const (
 	callBarrier
 	callDeliver // of bytes: Compressor
 	callCollect
+	callExchange // of bytes
 )
 
 func (c call) String() string {
-	names := [...]string{"all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "barrier", "deliver", "collect"}
+	names := [...]string{"all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "barrier", "deliver", "collect", "exchange"}
 	if int(c) < len(names) {
 		return names[c]
 	}
@@ -147,9 +148,9 @@ var errMismatch = errors.New("the ranks disagree")
 
 // mismatch is the error for a peer in another operation. It names both, since
 // either rank may be the wrong one.
-func (g *Group) mismatch(theirs operation) error {
+func (g *Group) mismatch(mine, theirs operation) error {
 	return fmt.Errorf("%w: this rank is in %v of generation %d, the other one in %v of generation %d",
-		errMismatch, g.now.operation, g.now.generation, theirs, theirs.generation)
+		errMismatch, mine, mine.generation, theirs, theirs.generation)
 }
 
 // execute runs the program until this rank has sent and received all of it.
@@ -409,7 +410,7 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 			// that a short transfer is one packet.
 			b := p.stage[:padding(p.sent)]
 			clear(b)
-			b = r.operation.appendTo(b, l.awaits)
+			b = r.header(l).appendTo(b, l.awaits)
 			if t != nil {
 				n := min(limit-t.pos, stageSize)
 				b = append(b, r.buf[t.pos:t.pos+n]...)
@@ -472,8 +473,8 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 		if !ok {
 			return false, true, err
 		}
-		if theirs != r.operation {
-			return false, false, g.mismatch(theirs)
+		if want := r.theirs(l); theirs != want {
+			return false, false, g.mismatch(want, theirs)
 		}
 		l.headIn, l.owes, p.nhead, progress = true, receipt, 0, true
 	}
@@ -561,7 +562,7 @@ func (g *Group) strays() error {
 		}
 		// Errors are for the operation that needs the link.
 		if theirs, _, ok, _ := p.header(); ok && theirs.number <= g.now.number && theirs != g.now.operation {
-			return g.report(&Error{Rank: rank, Operation: g.now.operation.String(), Err: g.mismatch(theirs)})
+			return g.report(&Error{Rank: rank, Operation: g.now.operation.String(), Err: g.mismatch(g.now.operation, theirs)})
 		}
 	}
 	return nil

@@ -86,6 +86,9 @@ func (c *Collector) open() error {
 
 func (c *Collector) socket() string { return filepath.Join(c.dir, "rows") }
 
+// Hook is the folder of the module star_watch, and the value of [SocketVariable] for it.
+func (c *Collector) Hook() (folder, socket string) { return filepath.Join(c.dir, "hook"), c.socket() }
+
 // Env is an environment in which Python programs are measured.
 func (c *Collector) Env(env []string) []string {
 	path := filepath.Join(c.dir, "hook")

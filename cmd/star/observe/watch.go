@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -31,9 +32,13 @@ import (
 	"star/transport"
 )
 
+// watchOut is the usual folder of the run log.
+const watchOut = "star-watch"
+
 // watching is star watch.
 type watching struct {
 	listen, to, out, page string
+	outName               string // of the setting of out
 	attach                int
 	insecure              bool
 	token                 settings.Secret
@@ -43,9 +48,9 @@ type watching struct {
 }
 
 func watchCommand() *cobra.Command {
-	w := &watching{set: new(settings.Set)}
+	w := &watching{set: new(settings.Set), outName: "out"}
 	s := w.set
-	settings.Var(s, &w.out, "out", "star-watch", "folder for run.jsonl; an existing one is kept under another name")
+	settings.Var(s, &w.out, w.outName, watchOut, "folder for run.jsonl; an existing one is kept under another name")
 	settings.Var(s, &w.page, "http", "off", "address of the page that shows it, such as 127.0.0.1:7071")
 	settings.Var(s, &w.listen, "listen", "", "be the head of star watch on other hosts: the address that they reach with --to")
 	settings.Var(s, &w.to, "to", "", "address of the head, where another host has it")
@@ -139,26 +144,38 @@ func (w *watching) run(args []string) error {
 		finish("")
 		return nil
 	}
-	device := gpu.Start(gpu.Config{}) // nil without a driver
-	defer device.Close()
-	c, err := watch.Listen(process.Hostname(), func(t *nouns.Telemetry) { device.AddTo(t) }, take, once(func(err error) { w.say(err.Error()) }))
+	c, end, err := w.collect(ctx, take)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	took := make(chan struct{})
-	go func() { defer close(took); c.Run(ctx) }()
+	defer end()
 	code, err := watched(path, args, c.Env(os.Environ()))
 	if err != nil {
 		return err
 	}
-	c.Close()
-	<-took
+	end()
 	finish("")
 	if code != 0 {
 		return &silent{code}
 	}
 	return nil
+}
+
+// collect takes the rows of this host's ranks until end, which may be called twice.
+func (w *watching) collect(ctx context.Context, take func(watch.Row)) (c *watch.Collector, end func(), err error) {
+	device := gpu.Start(gpu.Config{}) // nil without a driver
+	c, err = watch.Listen(process.Hostname(), func(t *nouns.Telemetry) { device.AddTo(t) }, take, once(func(err error) { w.say(err.Error()) }))
+	if err != nil {
+		device.Close()
+		return nil, nil, err
+	}
+	took := make(chan struct{})
+	go func() { defer close(took); c.Run(ctx) }()
+	return c, sync.OnceFunc(func() {
+		c.Close()
+		<-took
+		device.Close()
+	}), nil
 }
 
 // outside looks at a job that runs already.
@@ -229,32 +246,59 @@ func watched(path string, args, env []string) (code int, err error) {
 // sink returns where rows go: to the head on another host, or to our own. take does not block.
 func (w *watching) sink(ctx context.Context) (take func(watch.Row), finish func(why string), err error) {
 	if w.to != "" {
-		l := watch.Dial(ctx, w.to, string(w.token), w.tls, w.say)
-		return l.Take, func(string) {
-			dropped, err := l.Close(2 * time.Second)
-			if err != nil && dropped == 0 {
-				w.say(err.Error())
-			}
-			if dropped > 0 {
-				w.say(fmt.Sprintf("%d rows were dropped, since the star watch at %s did not take them", dropped, w.to))
-			}
-		}, nil
+		take, finish := w.follow(ctx, 2*time.Second)
+		return take, finish, nil
 	}
-	if info, err := os.Stat(w.out); err == nil && !info.IsDir() {
-		return nil, nil, w.set.Invalid("out", errors.New("it is a file: give a folder"))
-	}
-	if err := os.MkdirAll(w.out, 0o777); err != nil {
-		return nil, nil, w.set.Invalid("out", err)
-	}
-	f, kept, err := process.CreateRunLog(filepath.Join(w.out, process.RunLogName))
+	take, finish, log, err := w.head(ctx)
 	if err != nil {
-		return nil, nil, w.set.Invalid("out", err)
+		return nil, nil, err
 	}
-	if kept != "" {
-		w.say("kept the run log that was there as " + kept)
+	if err := w.serve(ctx, log); err != nil {
+		return nil, nil, err
 	}
-	log, begun := runlog.NewWriter(f), time.Now()
-	head := watch.NewHead(log, runlog.Start{Program: job.Program, Commit: build.Commit(), Time: begun.UTC(), Job: "watch"}, w.say)
+	if w.listen == "" {
+		return take, finish, nil
+	}
+	l, err := net.Listen(transport.ListenNetwork(w.listen), w.listen)
+	if err != nil {
+		return nil, nil, w.set.Invalid("listen", err)
+	}
+	w.say(fmt.Sprintf("takes rows of other hosts at %s (star watch --to HOST:PORT)", l.Addr()))
+	w.listenOn(ctx, l, take)
+	return take, finish, nil
+}
+
+// listenOn takes rows of other hosts until ctx ends.
+func (w *watching) listenOn(ctx context.Context, l net.Listener, take func(watch.Row)) {
+	context.AfterFunc(ctx, func() { l.Close() })
+	go w.accept(transport.Limit(l, transport.Portion(4, 256)), take, w.say)
+}
+
+// follow sends rows to the head at w.to, for which it waits at the end, for most.
+func (w *watching) follow(ctx context.Context, most time.Duration) (take func(watch.Row), finish func(why string)) {
+	l := watch.Dial(ctx, w.to, string(w.token), w.tls, w.say)
+	return l.Take, func(string) {
+		dropped, err := l.Close(most)
+		if err != nil && dropped == 0 {
+			w.say(err.Error())
+		}
+		if dropped > 0 {
+			w.say(fmt.Sprintf("%d rows were dropped, since the star watch at %s did not take them", dropped, w.to))
+		}
+	}
+}
+
+// head judges rows, and writes the run log into the folder w.out, if that is not empty. log is the file.
+func (w *watching) head(ctx context.Context) (take func(watch.Row), finish func(why string), log *os.File, err error) {
+	var to io.WriteCloser // nil: no log
+	if w.out != "" {
+		if log, err = w.create(); err != nil {
+			return nil, nil, nil, err
+		}
+		to = log
+	}
+	lines, begun := runlog.NewWriter(to), time.Now()
+	head := watch.NewHead(lines, runlog.Start{Program: job.Program, Commit: build.Commit(), Time: begun.UTC(), Job: "watch"}, w.say)
 	type came struct {
 		row watch.Row
 		at  time.Duration
@@ -281,7 +325,7 @@ func (w *watching) sink(ctx context.Context) (take func(watch.Row), finish func(
 			case r := <-rows:
 				head.Take(r.row, r.at)
 			case <-tick.C:
-				if err := log.Flush(); err != nil && !broken {
+				if err := lines.Flush(); err != nil && !broken {
 					broken = true
 					w.say(fmt.Sprintf("the run log cannot be written any more: %v", process.FullDisk(err)))
 				}
@@ -295,13 +339,10 @@ func (w *watching) sink(ctx context.Context) (take func(watch.Row), finish func(
 			}
 		}
 	}()
-	if err := w.serve(ctx, f.Name(), take); err != nil {
-		return nil, nil, err
-	}
 	return take, func(why string) {
 		over <- why
 		<-done
-		if err := log.Close(); err != nil {
+		if err := lines.Close(); err != nil {
 			w.say(fmt.Sprintf("the run log is not whole: %v", process.FullDisk(err)))
 		}
 		mu.Lock()
@@ -309,44 +350,53 @@ func (w *watching) sink(ctx context.Context) (take func(watch.Row), finish func(
 		if lost > 0 {
 			w.say(fmt.Sprintf("%d rows were dropped, since this process did not come round to them", lost))
 		}
-		if head.Begun() {
+		if head.Begun() && w.out != "" {
 			w.say(fmt.Sprintf("star explain %s tells the story, star view %s shows it", w.out, w.out))
 		}
-	}, nil
+	}, log, nil
 }
 
-// serve has the page, and takes rows of other hosts, where that is wanted.
-func (w *watching) serve(ctx context.Context, log string, take func(watch.Row)) error {
-	if w.page != "off" && w.page != "" {
-		l, err := net.Listen(transport.ListenNetwork(w.page), w.page)
-		if err != nil {
-			return w.set.Invalid("http", fmt.Errorf("%w: choose another one, as %s", err, net.JoinHostPort(settings.Home(), "0")))
-		}
-		f, err := os.Open(log)
-		if err != nil {
-			return err
-		}
-		if web.Exposed(l) {
-			w.say(cli.Exposed)
-		}
-		live := web.NewLive()
-		go live.Follow(ctx, f, log, nil)
-		go func() {
-			defer f.Close()
-			cli.ServePage(ctx, l, w.page, live.Handler(daemon.Downloads(log)))
-		}()
-		w.say(fmt.Sprintf("http://%s/ shows it", l.Addr()))
+// create creates the run log.
+func (w *watching) create() (*os.File, error) {
+	if info, err := os.Stat(w.out); err == nil && !info.IsDir() {
+		return nil, w.set.Invalid(w.outName, errors.New("it is a file: give a folder"))
 	}
-	if w.listen == "" {
+	if err := os.MkdirAll(w.out, 0o777); err != nil {
+		return nil, w.set.Invalid(w.outName, err)
+	}
+	f, kept, err := process.CreateRunLog(filepath.Join(w.out, process.RunLogName))
+	if err != nil {
+		return nil, w.set.Invalid(w.outName, err)
+	}
+	if kept != "" {
+		w.say("kept the run log that was there as " + kept)
+	}
+	return f, nil
+}
+
+// serve has the page of a run log, where that is wanted.
+func (w *watching) serve(ctx context.Context, log *os.File) error {
+	if w.page == "off" || w.page == "" {
 		return nil
 	}
-	l, err := net.Listen(transport.ListenNetwork(w.listen), w.listen)
+	l, err := net.Listen(transport.ListenNetwork(w.page), w.page)
 	if err != nil {
-		return w.set.Invalid("listen", err)
+		return w.set.Invalid("http", fmt.Errorf("%w: choose another one, as %s", err, net.JoinHostPort(settings.Home(), "0")))
 	}
-	context.AfterFunc(ctx, func() { l.Close() })
-	w.say(fmt.Sprintf("takes rows of other hosts at %s (star watch --to HOST:PORT)", l.Addr()))
-	go w.accept(transport.Limit(l, transport.Portion(4, 256)), take, w.say)
+	f, err := os.Open(log.Name())
+	if err != nil {
+		return err
+	}
+	if web.Exposed(l) {
+		w.say(cli.Exposed)
+	}
+	live := web.NewLive()
+	go live.Follow(ctx, f, log.Name(), nil)
+	go func() {
+		defer f.Close()
+		cli.ServePage(ctx, l, w.page, live.Handler(daemon.Downloads(log.Name())))
+	}()
+	w.say(fmt.Sprintf("http://%s/ shows it", l.Addr()))
 	return nil
 }
 
