@@ -182,6 +182,21 @@ type (
 		Evidence []Evidence  `json:"evidence"`                      // list of `{what, value, other, text}`: a metric, its value for this worker and for those that are not slow (`null`: not measured), and a sentence
 	}
 
+	// Hang says that a job waits for a rank that does nothing to end the wait, or no longer does ([watch.md](watch.md#hangs)).
+	Hang struct {
+		Event   string        `json:"event" check:"given"` // `begun`, `over`
+		Since   Seconds       `json:"since"`               // end of the last step before it
+		Kind    string        `json:"kind"`                // of the call that most ranks wait in, such as `all_reduce`
+		Number  int64         `json:"number"`              // of the call, in its group
+		Detail  string        `json:"detail,omitempty"`    // type and shape, such as `float32[25000]`
+		Group   string        `json:"group,omitempty"`     // its process group
+		Waiting []star.Worker `json:"waiting"`             // ranks in the call
+		Missing []star.Worker `json:"missing"`             // ranks that they wait for
+		Ranks   []HangRank    `json:"ranks"`               // list of `{rank, why, where, call, text, stack}` for each missing rank: `why` is `own code`, `loader`, `elsewhere` (in another call), `differs`, `stopped`, `ended`, `silent` or `absent`; `where` the line of the script; `call` the other call; `stack` its lines, the innermost first
+		Differs string        `json:"differs,omitempty"`   // how the calls of one number differ
+		Text    string        `json:"text"`                // all of it in one line
+	}
+
 	// Gain is, with `--mode auto` and automatic trees, the effect of the last change after its trial.
 	Gain struct {
 		Plan      string `json:"plan" check:"given"`           // mode on trial
@@ -326,6 +341,16 @@ type (
 		Why   string `json:"why"`   // in words
 	}
 )
+
+// HangRank is a rank that others wait for.
+type HangRank struct {
+	Rank  int      `json:"rank"`
+	Why   string   `json:"why"`
+	Where string   `json:"where,omitempty"`
+	Call  string   `json:"call,omitempty"`
+	Text  string   `json:"text"`
+	Stack []string `json:"stack,omitempty"`
+}
 
 // Evidence is a number that speaks for the cause of a Verdict.
 type Evidence struct {

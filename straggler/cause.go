@@ -409,7 +409,7 @@ func (g *grounds) computed() []Evidence {
 		es = append(es, Evidence{What: "samples", Value: n, Other: r, Text: fmt.Sprintf("%.0f samples, others %.0f", n, r)})
 	}
 	if cpu, usual := g.bad.mean(star.ComputeCPU), g.ref.mean(star.ComputeCPU); offProcessor(cpu, usual) { // not for NaN
-		es = append(es, g.measured(star.ComputeCPU, fmt.Sprintf("blocked (sleep, I/O, lock or device) for %.0f %% of it, without CPU contention", 100*(1-cpu/usual))))
+		es = append(es, g.measured(star.ComputeCPU, fmt.Sprintf("blocked in its own code (sleep, I/O, lock or device) for %.0f %% of it", 100*(1-cpu/usual))))
 	}
 	return es
 }

@@ -149,7 +149,7 @@ var injuries = []struct {
 		stretch(&r.Compute, 3)
 		r.Samples = 96
 	}},
-	{"a slow device", Compute, "blocked (sleep, I/O, lock or device)", func(r *star.Record, _ int64, rnd *rand.Rand) {
+	{"a slow device", Compute, "blocked in its own code (sleep, I/O, lock or device)", func(r *star.Record, _ int64, rnd *rand.Rand) {
 		stretch(&r.Compute, 3)
 		r.Telemetry.Set(star.ComputeCPU, 0.3)
 	}},

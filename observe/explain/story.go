@@ -52,6 +52,7 @@ type Story struct {
 	Came   []Came
 	Aside  []runlog.Aside // what killed two workers
 	Short  []Short
+	Hangs  []Hang
 	Shifts []Shift
 	Copies []Copied
 
@@ -84,6 +85,13 @@ type Came struct {
 	Worker star.Worker
 	T      time.Duration
 	Peer   string
+}
+
+// Hang is a time for which ranks waited for one that did nothing to end the wait.
+type Hang struct {
+	Since, Until time.Duration // Until 0: to the end
+	Missing      []star.Worker
+	Text         string
 }
 
 // Short is a time for which the job waited, because it had fewer workers than it wants.
@@ -277,6 +285,13 @@ func (t *Teller) Add(l runlog.Line) error {
 		s.poisoned(e)
 	case runlog.Short:
 		s.Short = append(s.Short, Short{T: l.T, Workers: e.Workers, Least: e.Least})
+		s.marks = append(s.marks, l.T)
+	case runlog.Hang:
+		if n := len(s.Hangs); e.Event == "over" && n > 0 {
+			s.Hangs[n-1].Until = l.T
+		} else {
+			s.Hangs = append(s.Hangs, Hang{Since: e.Since.Duration(), Missing: e.Missing, Text: e.Text})
+		}
 		s.marks = append(s.marks, l.T)
 	case runlog.Enough:
 		if n := len(s.Short); n > 0 {

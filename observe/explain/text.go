@@ -275,6 +275,13 @@ func (s *Story) told(b *strings.Builder) {
 	if len(s.Episodes) == 0 {
 		b.WriteString("No worker was slow.\n")
 	}
+	for _, h := range s.Hangs {
+		until := "to the end"
+		if h.Until > 0 {
+			until = "for " + took(h.Until-h.Since)
+		}
+		fmt.Fprintf(b, "hang at %s, %s: %s\n", took(h.Since), until, h.Text)
+	}
 	for _, e := range s.Episodes {
 		fmt.Fprintf(b, "%s\n", s.line(e))
 	}

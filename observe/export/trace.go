@@ -89,6 +89,15 @@ func (t *Trace) Line(l runlog.Line) error {
 		t.record(&e.Record)
 	case runlog.Verdict:
 		t.verdict(l.T, e)
+	case runlog.Hang:
+		name := "hang begins"
+		if e.Event == "over" {
+			name = "hang is over"
+			t.slice(coordinator, threadUpdate+1, e.Since.Duration(), l.T-e.Since.Duration(), "hang", e.Text)
+		}
+		for _, w := range e.Missing {
+			t.instant(int(w), threadVerdict, l.T, "p", name, e.Text)
+		}
 	case runlog.Plan:
 		t.slice(coordinator, threadMode, t.mode.since, l.T-t.mode.since, t.mode.says, "")
 		t.mode = verdict{l.T, e.Plan}

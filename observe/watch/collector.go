@@ -41,6 +41,7 @@ type Collector struct {
 
 	mu        sync.Mutex
 	processes map[int]*sender
+	standing  map[int]*standing // processes with a file of calls
 }
 
 // sender is a process that sends rows.
@@ -59,7 +60,7 @@ func Listen(hostname string, also func(*star.Telemetry), take func(Row), refuse 
 	if err != nil {
 		return nil, err
 	}
-	c := &Collector{dir: dir, host: hostname, also: also, take: take, refuse: refuse, processes: map[int]*sender{}}
+	c := &Collector{dir: dir, host: hostname, also: also, take: take, refuse: refuse, processes: map[int]*sender{}, standing: map[int]*standing{}}
 	c.closed, c.close = context.WithCancel(context.Background())
 	if err := c.open(); err != nil {
 		os.RemoveAll(dir)
@@ -113,6 +114,7 @@ func (c *Collector) Run(ctx context.Context) {
 	var ranks sync.WaitGroup
 	defer ranks.Wait()
 	defer context.AfterFunc(ctx, func() { c.l.Close() })()
+	ranks.Go(func() { c.stand(ctx) })
 	for {
 		conn, err := c.l.Accept()
 		if err != nil {
@@ -138,8 +140,15 @@ func (c *Collector) Run(ctx context.Context) {
 					c.refuse(fmt.Errorf("invalid row: %w", err))
 					continue
 				}
-				c.fill(&r)
-				c.take(r)
+				switch r.Kind {
+				case "stack":
+					c.answers(r)
+				case "state":
+					c.refuse(errors.New("invalid row: a state is the collector's"))
+				default:
+					c.fill(&r)
+					c.take(r)
+				}
 			}
 		})
 	}

@@ -49,6 +49,8 @@ type Head struct {
 	lost    time.Duration                  // by slow ranks, of all steps
 	began   time.Duration                  // the first update
 	ended   bool
+	hangs   hangs
+	lines   map[int]string // where a rank is outside of collectives in most looks, as its rows say
 }
 
 // rank is a rank that has sent hello.
@@ -70,7 +72,8 @@ type came struct {
 // NewHead writes the rows to log, and reports findings in words. What start has besides the
 // configuration goes into the log.
 func NewHead(log *runlog.Writer, start runlog.Start, say func(text string)) *Head {
-	return &Head{log: log, say: say, start: start, steps: map[int64][]*came{}, refused: map[string]bool{}, slow: map[star.Worker]runlog.Verdict{}, factors: map[star.Worker]*runlog.Factor{}}
+	return &Head{log: log, say: say, start: start, steps: map[int64][]*came{}, refused: map[string]bool{}, slow: map[star.Worker]runlog.Verdict{}, factors: map[star.Worker]*runlog.Factor{},
+		hangs: hangs{floor: hangFloor()}, lines: map[int]string{}}
 }
 
 // once prints a text unless it was printed before.
@@ -92,6 +95,8 @@ func (h *Head) Take(r Row, at time.Duration) {
 		h.hello(r, at)
 	case "note":
 		h.once("rank %d is not measured any more, and goes on: %s", r.Rank, r.Text)
+	case "state":
+		h.state(r, at)
 	case "step":
 		h.step(r, at)
 	}
@@ -142,6 +147,11 @@ func (h *Head) step(r Row, at time.Duration) {
 		return
 	}
 	k.last, k.dropped = at, r.Dropped
+	h.lines[r.Rank] = r.Line
+	h.hangs.step(r, at)
+	if h.hangs.open != nil {
+		h.resolved(at)
+	}
 	if r.Step > math.MaxInt64-h.offset {
 		h.once("rank %d says that it has made step %d, which cannot be: this is not used", r.Rank, r.Step)
 		return
@@ -252,6 +262,7 @@ func (h *Head) begin(of []*came) {
 	}
 	h.began = h.last
 	h.log.Write(h.last, runlog.Train{Workers: len(of), Model: first.Script, Data: h.where(), Params: first.Params, Plan: "ssgd"})
+	h.writePending()
 	// cannot fail: there is a rank
 	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Collective: true, Stops: true})
 	h.history = history{n: len(of), batch: batch, momentum: first.Momentum, sharded: first.sharded()}
@@ -290,14 +301,30 @@ func (h *Head) hosts() map[string]int {
 // where are the hosts, in words.
 func (h *Head) where() string { return strings.Join(slices.Sorted(maps.Keys(h.hosts())), ", ") }
 
+// anyBlock is how evidence says what may block a rank, where its line is not known.
+const anyBlock = "(sleep, I/O, lock or device)"
+
+// isBlocked reports whether evidence says that a rank is blocked in its own code.
+func isBlocked(e straggler.Evidence) bool { return strings.Contains(e.Text, anyBlock) }
+
 // event prints and logs a finding of the detector.
 func (h *Head) event(e straggler.Event) {
 	v := e.Verdict
 	out := runlog.Verdict{Worker: e.Worker, Event: e.Kind.String(), Step: e.Step, Since: v.Since, Until: v.Until, Slowdown: runlog.Number(v.Slowdown), Cause: v.Cause.String()}
 	var texts []string
+	blocked := slices.ContainsFunc(v.Evidence, isBlocked)
 	for _, x := range v.Evidence {
+		if line := h.lines[int(e.Worker)]; isBlocked(x) && line != "" {
+			x.Text = strings.Replace(x.Text, anyBlock, "("+line+")", 1)
+		} else if own, ok := strings.CutPrefix(x.Text, "compute "); ok && blocked {
+			x.Text = "own time " + own
+		}
 		out.Evidence = append(out.Evidence, runlog.Evidence{What: x.What, Value: runlog.Number(x.Value), Other: runlog.Number(x.Other), Text: x.Text})
 		texts = append(texts, x.Text)
+	}
+	cause := v.Cause.String()
+	if blocked && v.Cause == straggler.Compute {
+		cause = "blocked"
 	}
 	name := fmt.Sprintf("rank %d on %s", e.Worker, h.ranks[e.Worker].Host)
 	switch e.Kind {
@@ -310,11 +337,11 @@ func (h *Head) event(e straggler.Event) {
 			h.factors[e.Worker] = f
 		}
 		f.Add(v.Slowdown)
-		cause := "cause: " + v.Cause.String()
+		is := "cause: " + cause
 		if e.Kind == straggler.Changed {
-			cause = "the cause is " + v.Cause.String() + " now"
+			is = "the cause is " + cause + " now"
 		}
-		h.say(fmt.Sprintf("%s is %.1fx slow since step %d: %s (%s)", name, f.Value(), v.Since, strings.Join(texts, ", "), cause))
+		h.say(fmt.Sprintf("%s is %.1fx slow since step %d: %s (%s)", name, f.Value(), v.Since, strings.Join(texts, ", "), is))
 		h.due = max(h.due, h.version+enough)
 	case straggler.Recovered:
 		h.log.Write(h.last, out)
@@ -324,7 +351,7 @@ func (h *Head) event(e straggler.Event) {
 		}
 		delete(h.slow, e.Worker)
 		delete(h.factors, e.Worker)
-		h.say(fmt.Sprintf("%s is as fast as the others again at step %d (%.1fx slow since step %d, cause: %s)", name, e.Step, factor, v.Since, v.Cause))
+		h.say(fmt.Sprintf("%s is as fast as the others again at step %d (%.1fx slow since step %d, cause: %s)", name, e.Step, factor, v.Since, cause))
 	default:
 		h.once("rank %d, step %d: %s", e.Worker, e.Step, e.Why)
 	}
@@ -343,7 +370,12 @@ func (h *Head) cost() {
 	if !(seen > 0) {
 		return
 	}
-	text := fmt.Sprintf("that is %.0f %% of the job's time since then: %s a step instead of %s", 100*max(0, 1-float64(even)/float64(seen)), short(seen), short(even))
+	lost := 100 * max(0, 1-float64(even)/float64(seen))
+	if lost < 1 { // the others were as late for another reason
+		h.say("that costs less than 1 % of the job's time since then: STAR would save nothing")
+		return
+	}
+	text := fmt.Sprintf("that is %.0f %% of the job's time since then: %s a step instead of %s", lost, short(seen), short(even))
 	if s := h.history.savings(since); s != "" {
 		text += "; " + s
 	}
@@ -357,7 +389,7 @@ func (h *Head) End(at time.Duration, why string) {
 	}
 	h.ended = true
 	if !h.ready {
-		h.say(h.silent())
+		h.end(at)
 		return
 	}
 	r := runlog.Result{Arch: "allreduce", Mode: "ssgd", Workers: len(h.ranks), Model: h.ranks[0].Script, Dataset: h.where(), Steps: h.version * int64(len(h.ranks)), Updates: h.version, Samples: h.samples,
@@ -369,19 +401,28 @@ func (h *Head) End(at time.Duration, why string) {
 	}
 	took := h.last - h.began
 	text := fmt.Sprintf("%d steps in %s", h.version, short(took))
+	switch g := &h.hangs; {
+	case g.open != nil:
+		text += fmt.Sprintf(", then none for %s: %s", short(at-g.open.since), g.open)
+	case g.count > 0:
+		text += fmt.Sprintf(", with %s of %s", count(g.count, "hang"), short(g.lost))
+	}
 	switch {
 	case h.lost > 0:
 		text += fmt.Sprintf(", %.0f %% of them spent waiting for slow ranks", 100*float64(h.lost)/float64(max(took, 1)))
 		if s := h.history.savings(0); s != "" {
 			text += "; over the last " + count(len(h.history.steps), "step") + " " + s
 		}
+	case len(h.ranks) > 1 && h.hangs.count > 0:
+		text += "; apart from that no rank was slower than the others"
 	case len(h.ranks) > 1:
 		text += "; no rank was slower than the others"
-		if s := h.history.savings(0); s != "" && s != nothing {
-			text += "; over the last " + count(len(h.history.steps), "step") + " " + s
+		if h.version >= enough && !h.history.sharded {
+			text += ": STAR would save nothing"
 		}
 	}
 	h.say(text)
+	h.differing()
 	if n := h.dropped(); n > 0 {
 		h.say(fmt.Sprintf("%d rows of steps were dropped, because they were not taken in time; the steps they belong to are not in the log", n))
 	}
@@ -396,6 +437,37 @@ func (h *Head) dropped() int64 {
 		}
 	}
 	return n
+}
+
+// end ends a log without a step: with hangs, if there were any.
+func (h *Head) end(at time.Duration) {
+	g := &h.hangs
+	if g.open != nil {
+		h.say(fmt.Sprintf("no step is complete: the job hung for %s: %s", short(at-g.open.since), g.open))
+	} else {
+		h.say(h.silent())
+	}
+	h.differing()
+	if len(g.pending) == 0 {
+		return
+	}
+	h.ready = true
+	h.start.Format = runlog.MaxFormat
+	h.start.Config, _ = json.Marshal(map[string]any{"arch": "allreduce", "batch": 1, "workers": g.world, "mode": "ssgd", "optimizer": "", "model": "a job without a step", "dataset": "", "seed": 0})
+	h.log.Write(0, h.start)
+	h.log.Write(0, runlog.Train{Workers: g.world, Model: "a job without a step", Plan: "ssgd"})
+	h.writePending()
+	h.log.Write(0, runlog.Summary{Result: runlog.Result{Arch: "allreduce", Mode: "ssgd", Workers: g.world, Model: "a job without a step", Wall: runlog.SecondsOf(at),
+		TrainLoss: runlog.Number(nan), TestLoss: runlog.Number(nan)}})
+}
+
+// differing reports calls that differ, unless a hang has said so.
+func (h *Head) differing() {
+	if e := h.hangs.open; e == nil || e.differs == "" {
+		for _, text := range h.hangs.mismatches() {
+			h.say(text)
+		}
+	}
 }
 
 // silent is the reason for a missing summary.

@@ -209,17 +209,17 @@ func TestSilence(t *testing.T) {
 
 func TestParseRow(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"k":"step","v":1,"rank":0,"pid":1,"step":3,"took":0.5,"wait":0.1}`:              "",
-		`{"k":"hello","v":1,"rank":3,"world":4,"pid":1,"script":"\u001b[2Jx<script>.py"}`: "",
-		`{"k":"step","v":2,"rank":0,"step":3,"took":0.5}`:                                 "version 2",
-		`{"k":"step","v":1,"rank":0,"step":3,"took":0.5,"wait":0.6}`:                      "0.6 waiting",
-		`{"k":"step","v":1,"rank":0,"step":3,"took":-1}`:                                  "a time of -1",
-		`{"k":"step","v":1,"rank":-1,"step":3,"took":1}`:                                  "rank -1",
-		`{"k":"hello","v":1,"rank":4,"world":4}`:                                          "rank 4 of 4",
-		`{"k":"hello","v":1,"rank":0,"world":4,"momentum":1.5}`:                           "momentum 1.5",
-		`{"k":"stop","v":1}`:   `kind "stop"`,
-		`{"k":"note","v":1} x`: "more than one",
-		`{"k":"note","v":1,"text":"` + strings.Repeat("x", MaxRow) + `"}`: "at most",
+		`{"k":"step","v":2,"rank":0,"pid":1,"step":3,"took":0.5,"wait":0.1}`:              "",
+		`{"k":"hello","v":2,"rank":3,"world":4,"pid":1,"script":"\u001b[2Jx<script>.py"}`: "",
+		`{"k":"step","v":3,"rank":0,"step":3,"took":0.5}`:                                 "version 3",
+		`{"k":"step","v":2,"rank":0,"step":3,"took":0.5,"wait":0.6}`:                      "0.6 waiting",
+		`{"k":"step","v":2,"rank":0,"step":3,"took":-1}`:                                  "a time of -1",
+		`{"k":"step","v":2,"rank":-1,"step":3,"took":1}`:                                  "rank -1",
+		`{"k":"hello","v":2,"rank":4,"world":4}`:                                          "rank 4 of 4",
+		`{"k":"hello","v":2,"rank":0,"world":4,"momentum":1.5}`:                           "momentum 1.5",
+		`{"k":"stop","v":2}`:   `kind "stop"`,
+		`{"k":"note","v":2} x`: "more than one",
+		`{"k":"note","v":2,"text":"` + strings.Repeat("x", MaxRow) + `"}`: "at most",
 		`step`: "invalid",
 	} {
 		r, err := ParseRow([]byte(text))

@@ -14,16 +14,17 @@ import (
 )
 
 // Version is the version of rows and links.
-const Version = 1
+const Version = 2
 
 // MaxRow is how many bytes a row has at most.
-const MaxRow = 8 << 10
+const MaxRow = 32 << 10
 
 // MaxWorld is how many ranks a job has at most.
 const MaxWorld = 4096
 
-// Row is a message of a rank: hello once, step after each step, note when its measuring has ended. Times are in
-// seconds. Texts come from the watched program, and may have any content.
+// Row is a message of a rank: hello once, step after each step, note when its measuring has ended, stack while it makes
+// no progress. The collector adds rows of kind state, of ranks that make no progress. Times are in seconds. Texts come
+// from the watched program, and may have any content.
 type Row struct {
 	Kind string `json:"k"`
 	V    int    `json:"v"`
@@ -56,7 +57,17 @@ type Row struct {
 	At   float64 `json:"at,omitempty"`   // its end
 	From float64 `json:"from,omitempty"` // the beginning of its longest exchange; 0: there was none
 
-	Text string `json:"text,omitempty"` // of note
+	// Of step and stack: the line of the script where the rank is outside of collectives, in most looks at a step.
+	Line string `json:"line,omitempty"`
+
+	// Of stack.
+	Parent  int      `json:"parent,omitempty"`  // the rank's process, if the stack is that of a worker of its DataLoader
+	Frames  []string `json:"frames,omitempty"`  // of the thread that trains, the innermost first
+	Threads []string `json:"threads,omitempty"` // where the others are
+	Flight  []Call   `json:"flight,omitempty"`  // newest entries of PyTorch's flight recorder, the oldest first
+
+	Text  string `json:"text,omitempty"`  // of note
+	State *State `json:"state,omitempty"` // of state
 
 	// What the collector adds.
 	Host      string             `json:"host,omitempty"`
@@ -112,11 +123,24 @@ func ParseRow(b []byte) (r Row, err error) {
 			return r, fmt.Errorf("step %d took %v s, %v of it loading and %v waiting", r.Step, r.Took, r.Load, r.Wait)
 		}
 	case "note":
+	case "stack":
+		if len(r.Frames) > 64 || len(r.Threads) > 64 || len(r.Flight) > 256 {
+			return r, fmt.Errorf("a stack of %d frames, %d threads, %d recorded calls", len(r.Frames), len(r.Threads), len(r.Flight))
+		}
+	case "state":
+		if err := r.State.valid(r.Rank); err != nil {
+			return r, err
+		}
 	default:
 		return r, fmt.Errorf("a row of kind %q", r.Kind)
 	}
-	for _, s := range []*string{&r.How, &r.Script, &r.Python, &r.Torch, &r.Optimizer, &r.Host, &r.Text} {
+	for _, s := range []*string{&r.How, &r.Script, &r.Python, &r.Torch, &r.Optimizer, &r.Host, &r.Text, &r.Line} {
 		*s = printable(*s)
+	}
+	clean(r.Frames, r.Threads)
+	cleanCalls(r.Flight)
+	if s := r.State; s != nil {
+		s.clean()
 	}
 	return r, nil
 }

@@ -17,7 +17,7 @@ import (
 var nan = math.NaN()
 
 // nothing is the text of savings without savings.
-const nothing = "STAR's modes would not save any of it"
+const nothing = "STAR would save nothing of it"
 
 // window is of how many last steps costs and savings are.
 const window = 512
@@ -92,7 +92,7 @@ func (h *history) without(slow map[star.Worker]runlog.Verdict, since int64) (see
 // Empty: too few steps, or STAR cannot run the job.
 func (h *history) savings(since int64) string {
 	ps := h.since(since)
-	if h.n < 2 || len(ps) < 8 || h.sharded {
+	if h.n < 2 || len(ps) < enough || h.sharded {
 		return ""
 	}
 	seen, quiet := h.observed(ps, false), h.observed(ps, true)

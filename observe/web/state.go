@@ -119,7 +119,7 @@ const together = 10 * time.Millisecond
 // NewState is the state before the first line.
 func NewState() *State {
 	return &State{open: map[star.Worker]int{}, copies: map[int]runlog.Replica{}, counted: counted{
-		dropped: map[string]int64{}, poisoned: map[star.Worker]bool{}, episodes: map[Episode]int64{}, lost: map[star.Worker]float64{}, gain: map[string]runlog.Number{},
+		dropped: map[string]int64{}, poisoned: map[star.Worker]bool{}, episodes: map[Episode]int64{}, lost: map[star.Worker]float64{}, missing: map[star.Worker]string{}, gain: map[string]runlog.Number{},
 	}}
 }
 
@@ -206,6 +206,21 @@ func (s *State) Line(l runlog.Line) error {
 			s.counted.poisoned[e.Worker] = true
 			s.happen(l.T, "worker %d sent a gradient that does not belong: %s", e.Worker, e.Cause)
 		}
+	case runlog.Hang:
+		if e.Event == "over" {
+			clear(s.counted.missing)
+			s.happen(l.T, "the job continued after %.0f s: the hang is over", (l.T - e.Since.Duration()).Seconds())
+			break
+		}
+		s.counted.hangs++
+		for i, w := range e.Missing {
+			why := "unknown"
+			if i < len(e.Ranks) {
+				why = e.Ranks[i].Why
+			}
+			s.counted.missing[w] = why
+		}
+		s.happen(l.T, "hang: %s", e.Text)
 	case runlog.Short:
 		s.happen(l.T, "waits for workers: %d are there, at least %d are wanted", e.Workers, e.Least)
 	case runlog.Enough:

@@ -21,6 +21,8 @@ type Totals struct {
 	Dropped    map[string]int64         // gradients that were thrown away: late, or poison (they do not belong)
 	Episodes   map[Episode]int64        // times that a worker became slow, by the first reported cause
 	Slow       map[star.Worker]string   // slow workers, and why
+	Hangs      int64                    // times that ranks waited for one that did nothing to end the wait
+	Missing    map[star.Worker]string   // ranks that others wait for in a hang that lasts, and what they do
 	Lost       map[star.Worker]float64  // seconds that others waited while this worker was the slowest
 	Slowdown   map[star.Worker]float64  // a worker's own time over the median of all; of a slow worker as in the verdict
 	Gain       map[string]runlog.Number // of the last change of mode that was on trial: predicted, seen
@@ -57,6 +59,8 @@ type counted struct {
 	poisoned  map[star.Worker]bool // since its last gradient
 	episodes  map[Episode]int64
 	lost      map[star.Worker]float64
+	hangs     int64
+	missing   map[star.Worker]string
 	gain      map[string]runlog.Number
 	saved     time.Duration
 	failures  int64
@@ -98,7 +102,7 @@ func (s *State) Totals() Totals {
 	c := &s.counted
 	t := Totals{
 		Program: s.start.Program, Job: s.start.Job, Arch: "ps", Updates: c.updates, Intervals: c.intervals, Between: c.between, Failures: c.failures, Term: s.term,
-		Dropped: maps.Clone(c.dropped), Episodes: maps.Clone(c.episodes), Lost: maps.Clone(c.lost), Gain: maps.Clone(c.gain),
+		Dropped: maps.Clone(c.dropped), Episodes: maps.Clone(c.episodes), Lost: maps.Clone(c.lost), Hangs: c.hangs, Missing: maps.Clone(c.missing), Gain: maps.Clone(c.gain),
 		Slow: map[star.Worker]string{}, Slowdown: map[star.Worker]float64{}, Copies: map[int]Copies{},
 	}
 	if s.ring {

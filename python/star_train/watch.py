@@ -5,10 +5,12 @@
 ...     grads = compute(batch)
 ...     with watch.exchange():
 ...         all_reduce(grads)
+>>> with watch.phase("evaluation"):
+...     evaluate()
 """
 
 try:
-    from star_watch import exchange, step  # type: ignore[import-not-found]  # star watch puts it into the program's path
+    from star_watch import exchange, phase, step  # type: ignore[import-not-found]  # star watch puts it into the program's path
 except ImportError:
     import contextlib
     from typing import ContextManager
@@ -21,5 +23,9 @@ except ImportError:
         """The part of a step in which this rank waits for others."""
         return contextlib.nullcontext()
 
+    def phase(name: str) -> ContextManager[object]:
+        """Long work of this rank that is no hang, though other ranks wait for it."""
+        return contextlib.nullcontext()
 
-__all__ = ["exchange", "step"]
+
+__all__ = ["exchange", "phase", "step"]

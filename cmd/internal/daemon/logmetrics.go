@@ -12,7 +12,7 @@ import (
 
 // Descriptions of metrics derived from the run log; docs/monitoring.md lists them.
 var logDescs = struct {
-	job, mode, lastUpdate, updates, interval, slowdown, slow, episodes, lost, gain, dropped, saved, failures, copies, wanted, term *prometheus.Desc
+	job, mode, lastUpdate, updates, interval, slowdown, slow, episodes, hangs, missing, lost, gain, dropped, saved, failures, copies, wanted, term *prometheus.Desc
 }{
 	job:        prometheus.NewDesc("star_job_info", "1; what is trained, and how.", []string{"job", "model", "arch"}, nil),
 	mode:       prometheus.NewDesc("star_mode_info", "1; the mode in force.", []string{"mode"}, nil),
@@ -22,6 +22,8 @@ var logDescs = struct {
 	slowdown:   prometheus.NewDesc("star_worker_slowdown_ratio", "The worker's own time for an iteration over the median of all workers; for a slow one that of its verdict.", workerLabel, nil),
 	slow:       prometheus.NewDesc("star_worker_slow", "1 while the worker is slow, by cause.", []string{"worker", "cause"}, nil),
 	episodes:   prometheus.NewDesc("star_straggler_episodes_total", "Times that the worker became slow, by the first cause found.", []string{"worker", "cause"}, nil),
+	hangs:      prometheus.NewDesc("star_hangs_total", "Times that workers waited for one that did nothing to end the wait.", nil, nil),
+	missing:    prometheus.NewDesc("star_worker_missing", "1 while the others wait for the worker in a hang, by what it does.", []string{"worker", "why"}, nil),
 	lost:       prometheus.NewDesc("star_worker_lost_seconds_total", "Seconds that the other workers waited while this one was the slowest.", workerLabel, nil),
 	gain:       prometheus.NewDesc("star_mode_gain_ratio", "Share of the time for the same progress that the last tried change of mode was predicted to save, and saved.", []string{"kind"}, nil),
 	dropped:    prometheus.NewDesc("star_gradients_dropped_total", "Dropped gradients: late, or poison.", []string{"reason"}, nil),
@@ -82,6 +84,10 @@ func (f *follower) Collect(out chan<- prometheus.Metric) {
 		if _, slow := t.Slow[e.Worker]; !slow { // so that an alert ends
 			gauge(d.slow, 0, rank(e.Worker), e.Cause)
 		}
+	}
+	count(d.hangs, float64(t.Hangs))
+	for w, why := range t.Missing {
+		gauge(d.missing, 1, rank(w), why)
 	}
 	for w, v := range t.Lost {
 		count(d.lost, v, rank(w))

@@ -25,6 +25,7 @@ func TestLogMetrics(t *testing.T) {
 {"type":"checkpoint","t":3,"id":"c","version":1,"took":1}
 {"type":"checkpoint","t":3,"id":"c","version":1,"took":1,"error":"no disk"}
 {"type":"replica","t":3,"shard":0,"event":"lost","server":1,"term":1,"primary":0,"followers":[],"of":2}
+{"type":"hang","t":3,"event":"begun","since":2,"kind":"all_reduce","number":1,"waiting":[0],"missing":[1],"ranks":[{"rank":1,"why":"own code","text":"is in a.py:1 in f"}],"text":"t"}
 {"type":"fire","t":3.003,"seq":2,"version":2,"workers":[0],"staleness":[0],"samples":2}
 `
 	f := follow(t.Context(), dir)
@@ -96,7 +97,7 @@ func TestLogMetrics(t *testing.T) {
 	}
 	for name, want := range map[string]float64{
 		"star_updates_total": 2, "star_update_interval_seconds": 1.003, "star_worker_slow": 1, "star_worker_lost_seconds_total": 0.25, "star_gradients_dropped_total": 1,
-		"star_checkpoint_failures_total": 1, "star_shard_copies": 1, "star_shard_copies_wanted": 2, "star_mode_gain_ratio": 0.75, "star_straggler_episodes_total": 1, "star_worker_slowdown_ratio": 4,
+		"star_checkpoint_failures_total": 1, "star_shard_copies": 1, "star_shard_copies_wanted": 2, "star_mode_gain_ratio": 0.75, "star_straggler_episodes_total": 1, "star_hangs_total": 1, "star_worker_missing": 1, "star_worker_slowdown_ratio": 4,
 	} {
 		if got := values[name]; got < want-1e-9 || got > want+1e-9 {
 			t.Errorf("%s: %g, want %g", name, got, want)

@@ -10,13 +10,17 @@ It distinguishes, per step of an optimizer:
             FSDP and of the script are
   the rest  the rank's own: forward, backward, whatever the script does
 
-A step lasts from the end of the optimizer's step before to the end of its own. Scripts without DDP say what is what:
+A step lasts from the end of the optimizer's step before to the end of its own. Each call in which the rank waits for
+others is recorded in a file (star_calls), and so is where the rank is while it makes no progress: from these the
+collector finds hangs. Scripts without DDP say what is what:
 
   from star_train import watch
   with watch.step(samples=32):
       grads = compute()
       with watch.exchange():
           all_reduce(grads)
+  with watch.phase("evaluation"):  # long, and no hang, though other ranks wait
+      evaluate()
 
 In star watch star_train.watch has the functions of this module; elsewhere its own, which do nothing."""
 
@@ -26,14 +30,19 @@ import socket
 import sys
 import threading
 import time
+import weakref
 
-_VERSION = 1
+import star_calls
+
+_VERSION = 2
 _SETTLE = 5  # steps in which every parameter is hooked
 _LAST = 4  # parameters that stay hooked then
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_to_all", "all_to_all_single", "barrier",
                 "broadcast", "broadcast_object_list", "gather", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
                 "scatter")
-_STEP = '{"k":"step","v":%d,"pid":%d,"dropped":%d,"rank":%d,"step":%d,"took":%.9f,"load":%.9f,"wait":%.9f,"samples":%d,"cpu":%.9f,"gpu":%.9f,"at":%.6f,"from":%.6f}'
+_TRANSFERS = {"send": "dst", "recv": "src", "isend": "dst", "irecv": "src"}
+_OPERANDS = ("tensor", "input_tensor", "input", "output", "input_tensor_list", "tensor_list", "output_tensor")
+_STEP = '{"k":"step","v":%d,"pid":%d,"dropped":%d,"rank":%d,"step":%d,"took":%.9f,"load":%.9f,"wait":%.9f,"samples":%d,"cpu":%.9f,"gpu":%.9f,"at":%.6f,"from":%.6f%s}'
 _now = time.perf_counter
 
 
@@ -63,6 +72,14 @@ class _Rank:
         self.order = {}  # of parameters, by when their gradients came
         self.batch = 0
         self.gpu = None
+        self.calls = None  # star_calls.Calls, from the first call on
+        self.counts = {}  # calls of each group
+        self.groups = {}  # of torch.distributed: their ranks
+        self.works = weakref.WeakKeyDictionary()  # asynchronous calls: number and text
+        self.passes = 0  # backward passes that are open
+        self.exchanging = 0  # the token of the exchange of gradients
+        self.expected = self.came = 0  # gradients of a backward pass
+        self.line = ""  # where the thread that trains is most of the time, as a field of a row
         self.reset(None)
 
     def reset(self, start):
@@ -134,14 +151,70 @@ class _Rank:
             row["momentum"] = float(betas[0] if betas else group.get("momentum", 0.0) or 0.0)
         self.send(row)
 
+    # -- calls in which the rank waits for others
+
+    def record(self):
+        """The file of calls, which the first call opens. It starts the thread that looks where this one is."""
+        if self.calls is None and not self.off and self.pid == os.getpid():
+            self.me, world = self.rank()
+            self.calls = star_calls.Calls(os.path.dirname(self.path), self.me, world)
+            self.watcher = star_calls.Watcher(self.path, _VERSION, self.calls.map, lambda: self.thread, self.waits, self.says)
+            self.watcher.rank = self.me
+            self.watcher.start()
+        return self.calls
+
+    def waits(self):
+        return self.inside > 0 or (self.passes > 0 and self.last > 0)
+
+    def says(self, line):
+        self.line = ',"line":' + json.dumps(line[:200]) if line else ""
+
+    def named(self, rank, world):
+        """Says the rank again, which a process group may have given."""
+        self.me = rank
+        if self.calls is not None:
+            self.calls.rank(rank, world)
+            self.watcher.rank = rank
+
+    def number(self, group):
+        n = self.counts[group] = self.counts.get(group, 0) + 1
+        return n
+
+    def group(self, pg):
+        """Name and ranks of a process group; None for one of other ranks."""
+        c10d = sys.modules["torch.distributed.distributed_c10d"]
+        if pg is None or pg is getattr(getattr(c10d, "group", None), "WORLD", None):
+            pg = c10d._get_default_group()
+        name = getattr(pg, "group_name", None)
+        if name is None:
+            name = c10d._pg_names.get(pg)
+        if name is None:
+            return None
+        name = str(name)
+        ranks = self.groups.get(name)
+        if ranks is None:
+            world = self.rank()[1]
+            get = getattr(c10d, "get_process_group_ranks", None)
+            ranks = get(pg) if get else list(c10d._pg_group_ranks.get(pg) or range(world))
+            ranks = self.groups[name] = tuple(ranks)
+        return name, ranks
+
     # -- what hooks call
+
+    def progress(self):
+        if self.calls is not None:
+            self.calls.progressed()
 
     def loaded(self, seconds):
         self.load += seconds
+        self.progress()
 
     def gradient(self, name):
         self.last, self.cpu_last = _now(), time.process_time()
         self.order[name] = self.last
+        self.came += 1
+        if self.exchanging and self.came == self.expected:
+            self.calls.computing(0)
         if self.gpu is not None:
             self.gpu.mark()
 
@@ -155,6 +228,7 @@ class _Rank:
     def forward(self, module, args, kwargs):
         if self.start is None:
             self.begin()
+        self.progress()
         for x in list(args) + list(kwargs.values()):
             if hasattr(x, "shape") and hasattr(x, "size") and len(x.shape) > 0:
                 self.samples += int(x.shape[0])
@@ -169,6 +243,8 @@ class _Rank:
     def end(self):
         """The end of a step: that of the first one begins the second."""
         now = _now()
+        if self.calls is not None:
+            self.calls.stepped()
         if self.start is None:
             self.begin()
             return
@@ -178,7 +254,7 @@ class _Rank:
         wait = min(self.wait, took)
         gpu = self.gpu.own() if self.gpu is not None else None
         self.write(_STEP % (_VERSION, self.pid, self.dropped, self.me, self.count, took, min(self.load, took - wait), wait, self.samples,
-                            max(0.0, time.process_time() - self.cpu_start - self.cpu_wait), gpu or 0.0, now, self.longest_from))
+                            max(0.0, time.process_time() - self.cpu_start - self.cpu_wait), gpu or 0.0, now, self.longest_from, self.line))
         self.count += 1
         if self.count == _SETTLE and self.order and self.module is not None:
             late = sorted(self.order, key=self.order.get)[-_LAST:]
@@ -202,6 +278,7 @@ class _Rank:
                     self.fail()
 
             self.handles.append(p.register_hook(came))
+        self.expected = len(self.handles)
 
     def adopt(self, module, how, sharded):
         """Takes a module for that of the job. One in shards waits for others in calls of Python, and its gradients need no hooks."""
@@ -278,11 +355,27 @@ def _forward(r, module, args, kwargs):
 
 @_guard
 def _backward_begins(r):
-    r.last = 0.0
+    r.last, r.came = 0.0, 0
+    r.passes += 1
+    if r.passes == 1 and r.how.startswith("DDP") and getattr(r.module, "require_backward_grad_sync", True):
+        where = r.group(getattr(r.module, "process_group", None))
+        if where is not None and r.record() is not None:
+            r.exchanging = _opened(r, "gradients of " + where[0], where[1], "gradients of DDP", "")
+            r.calls.computing(r.exchanging)
+
+
+@_guard
+def _backward_left(r):
+    r.passes = max(r.passes - 1, 0)
+    if r.passes == 0 and r.exchanging:
+        r.calls.computing(0)
+        r.calls.closed(r.exchanging)
+        r.exchanging = 0
 
 
 @_guard
 def _backward_ends(r):
+    r.expected = r.came or r.expected
     if r.last:
         r.exchanged(r.last, r.cpu_last)
     elif r.handles and r.count >= _SETTLE:  # others are the last ones now
@@ -312,22 +405,104 @@ def _adopt_sharded(r, module, how, params):
         r.adopt(module, how + " over " + str(sys.modules["torch"].distributed.get_backend()), True)
 
 
+def _opened(r, group, ranks, kind, detail):
+    """Records that the process waits in the next call of a group; returns a token for leave."""
+    seq = r.number(group)
+    return r.calls.opened(seq, r.calls.issued(group, ranks, seq, kind, detail))
+
+
+def enter(group, ranks, seq, kind, detail):
+    """Records that this process waits for other ranks in a call of a library: seq counts the calls of a group, ranks
+    are those of the job. detail has type and shape, as float32[1024]. Returns a token for leave; 0 records nothing."""
+    r = _rank
+    try:
+        if r is None or r.off or r.record() is None or threading.get_ident() in r.calls.outer:
+            return 0
+        return r.calls.opened(seq, r.calls.issued(group, ranks, seq, kind, detail))
+    except Exception:
+        r.fail()
+        return 0
+
+
+def leave(token):
+    """Records the end of a call that enter has recorded."""
+    r = _rank
+    if token and r is not None and r.calls is not None and r.pid == os.getpid():
+        r.calls.closed(token)
+
+
 class _Collective(object):
-    """Time in which the thread that trains waits for others: collectives in collectives count once."""
+    """Time in which the thread that trains waits for others: collectives in collectives count once. open returns the
+    token of the recorded call, from the rank; timed is false for a call that is no part of a step."""
+
+    def __init__(self, open=None, timed=True):
+        self.open, self.timed = open, timed
 
     def __enter__(self):
-        r = self.rank = _rank if _rank is not None and _rank.thread == threading.get_ident() else None
-        if r is not None and not r.off:
+        r, thread = _rank, threading.get_ident()
+        self.of, self.token, self.thread = None, 0, 0
+        self.rank = r if r is not None and r.thread == thread and self.timed else None
+        if r is None or r.off:
+            return
+        if self.rank is not None:
             r.inside += 1
             self.since, self.cpu = _now(), time.process_time()
+        try:
+            if r.pid == os.getpid() and r.record() is not None and thread not in r.calls.outer:
+                self.token = (self.open or _exchange)(r)
+                r.calls.outer[thread] = True
+                self.of, self.thread = r, thread
+        except Exception:
+            r.fail()
 
     def __exit__(self, *exc):
+        if self.of is not None and self.of is _rank:
+            self.of.calls.outer.pop(self.thread, None)
+            self.of.calls.closed(self.token)
         r = self.rank
         if r is not None and r is _rank and not r.off:
             r.inside -= 1
             if r.inside == 0:
                 r.exchanged(self.since, self.cpu)
         return False
+
+
+def _exchange(r):
+    return _opened(r, "exchange", range(r.rank()[1]), "exchange", "")
+
+
+def _detail(x):
+    """Type and shape of a tensor, or of the first one of a list."""
+    if isinstance(x, (list, tuple)) and x:
+        return "%d x %s" % (len(x), _detail(x[0]))
+    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        return ""
+    key = (x.dtype, x.shape)
+    text = _details.get(key)
+    if text is None:
+        if len(_details) > 4096:
+            _details.clear()
+        text = _details[key] = "%s[%s]" % (str(x.dtype).split(".")[-1], ",".join(map(str, x.shape)))
+    return text
+
+
+_details = {}
+
+
+def _parameters(f):
+    import inspect
+
+    try:
+        return list(inspect.signature(f).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _argument(names, name, args, kwargs):
+    if name in kwargs:
+        return kwargs[name]
+    i = names.index(name) if name in names else len(args)
+    return args[i] if i < len(args) else None
 
 
 def _wrap(owner, name, around):
@@ -387,18 +562,24 @@ def _patch(torch):
 
     def backward(own, args, kwargs):
         _backward_begins()
-        out = own(*args, **kwargs)
-        _backward_ends()
-        return out
+        try:
+            out = own(*args, **kwargs)
+            _backward_ends()
+            return out
+        finally:
+            _backward_left()
 
     _wrap(torch.autograd, "backward", backward)
 
     if not torch.distributed.is_available():
         return
     ddp = torch.nn.parallel.DistributedDataParallel
+    names = _parameters(ddp.__init__)
 
     def built(own, args, kwargs):
-        out = own(*args, **kwargs)
+        group = _argument(names, "process_group", args, kwargs)
+        with _Collective(lambda r: _in_group(r, group, "construction of DDP", ""), False):
+            out = own(*args, **kwargs)
         _adopt(args[0], "DDP over " + str(torch.distributed.get_backend()))
         return out
 
@@ -406,24 +587,126 @@ def _patch(torch):
         _forward(args[0], args[1:], kwargs)
         return own(*args, **kwargs)
 
-    def collective(own, args, kwargs):
-        r = _rank
-        if r is not None and not r.how and not r.off:
-            r.how = "own loop over " + str(torch.distributed.get_backend())
-        return _together(own, args, kwargs)
+    def buffers(own, args, kwargs):
+        module = args[0]
+        return _together(own, args, kwargs, lambda r: _in_group(r, module.process_group, "broadcast of buffers", ""))
 
     _wrap(ddp, "__init__", built)
     _wrap(ddp, "forward", forward)
-    _wrap(ddp, "_sync_buffers", _together)
+    _wrap(ddp, "_sync_buffers", buffers)
     for name in _COLLECTIVES:
-        _wrap(torch.distributed, name, collective)
-    _wrap(torch.distributed.Work, "wait", _together)
+        _wrap(torch.distributed, name, _collective(torch.distributed, name))
+    for name, end in _TRANSFERS.items():
+        _wrap(torch.distributed, name, _transfer(torch.distributed, name, end))
+    _wrap(torch.distributed, "init_process_group", _started)
+    _wrap(torch.distributed, "new_group", lambda own, args, kwargs: _together(own, args, kwargs, lambda r: _in_group(r, None, "new_group", ""), False))
+    _wrap(torch.distributed.Work, "wait", _waited)
 
 
-def _together(own, args, kwargs):
+def _in_group(r, pg, kind, detail):
+    where = r.group(pg)
+    return 0 if where is None else _opened(r, where[0], where[1], kind, detail)
+
+
+def _collective(dist, name):
+    """What to call in the place of a collective."""
+    names = _parameters(getattr(dist, name, None))
+    operand = next((n for n in _OPERANDS if n in names), "")
+
+    def collective(own, args, kwargs):
+        r = _rank
+        if r is None or r.off or _compiling():
+            return own(*args, **kwargs)
+        if not r.how:
+            r.how = "own loop over " + str(dist.get_backend())
+        entered = []
+
+        def open(r):
+            where = r.group(_argument(names, "group", args, kwargs))
+            if where is None:
+                return 0
+            seq = r.number(where[0])
+            text = r.calls.issued(where[0], where[1], seq, name, _detail(_argument(names, operand, args, kwargs)) if operand else "")
+            entered.append((seq, text))
+            return r.calls.opened(seq, text)
+
+        with _Collective(open):
+            out = own(*args, **kwargs)
+        _remember(r, out, entered)
+        return out
+
+    return collective
+
+
+def _remember(r, work, entered):
+    """Keeps number and text of an asynchronous call, for its wait."""
+    if entered and hasattr(work, "wait"):
+        try:
+            r.works[work] = entered[0]
+        except TypeError:
+            pass
+
+
+def _waited(own, args, kwargs):
+    def open(r):
+        seq, text = r.works.get(args[0], (0, None))
+        return r.calls.opened(seq, text)
+
+    return _together(own, args, kwargs, open)
+
+
+def _transfer(dist, name, end):
+    """What to call in the place of a transfer between two ranks. Both ends record one call of a group of two."""
+    names = _parameters(getattr(dist, name, None))
+
+    def transfer(own, args, kwargs):
+        r, other = _rank, _argument(names, end, args, kwargs)
+        if r is None or r.off or _compiling() or not isinstance(other, int):
+            return own(*args, **kwargs)
+        entered = []
+
+        def open(r):
+            a, b = (r.me, other) if end == "dst" else (other, r.me)
+            group = "transfers %d to %d" % (a, b)
+            seq = r.number(group)
+            text = r.calls.issued(group, (a, b), seq, "send/recv from %d to %d" % (a, b), _detail(_argument(names, "tensor", args, kwargs)))
+            entered.append((seq, text))
+            return r.calls.opened(seq, text)
+
+        with _Collective(open, False):
+            out = own(*args, **kwargs)
+        _remember(r, out, entered)
+        return out
+
+    return transfer
+
+
+def _started(own, args, kwargs):
+    """init_process_group, which waits for all ranks."""
+
+    def open(r):
+        rank, world = kwargs.get("rank", -1), kwargs.get("world_size", -1)
+        if isinstance(rank, int) and isinstance(world, int) and rank >= 0 and world > 0:
+            r.named(rank, world)
+        else:
+            world = r.rank()[1]
+        return _opened(r, "start", range(world), "init_process_group", "")
+
+    with _Collective(open, False):
+        out = own(*args, **kwargs)
+    _ranked()
+    return out
+
+
+@_guard
+def _ranked(r):
+    r.named(*r.rank())
+
+
+def _together(own, args, kwargs, open=None, timed=True):
     if _compiling():  # the call becomes a part of the compiled program
         return own(*args, **kwargs)
-    with _Collective():
+    with _Collective(open or (lambda r: 0), timed):
         return own(*args, **kwargs)
 
 
@@ -434,7 +717,10 @@ def _compiling():
 
 def _patch_functional(functional):
     """DTensor, by which gradients of FSDP2 are clipped, waits here."""
-    _wrap(functional, "wait_tensor", _together)
+    def waited(own, args, kwargs):
+        return _together(own, args, kwargs, lambda r: _opened(r, "functional", range(r.rank()[1]), "functional collective", _detail(args[0]) if args else ""))
+
+    _wrap(functional, "wait_tensor", waited)
 
 
 def _patch_fsdp(fsdp):
@@ -524,6 +810,10 @@ def install():
     if not path or _rank is not None:
         return
     _rank = _Rank(path)
+    parent = star_calls.parent_of(os.path.dirname(path), os.getppid())
+    _listen(parent, os.getppid())  # a worker that a DataLoader has spawned
+    if parent is None:
+        _launched()
     if hasattr(os, "register_at_fork"):  # rows of a child would be of a rank that exists already
         os.register_at_fork(after_in_child=_forked)
     for name, patch in _PATCHES.items():
@@ -532,11 +822,26 @@ def install():
     sys.meta_path.insert(0, _Finder())
 
 
+@_guard
+def _launched(r):
+    """A rank of a launcher is known before it waits for others, or is waited for."""
+    if r.rank()[1] > 1:
+        r.record()
+
+
 def _forked():
     """A child by fork (as multiprocessing makes them) may be a rank itself, or load data: it measures for itself, and says nothing until it has steps."""
     global _rank
     if _rank is not None:
-        _rank = _Rank(_rank.path)
+        parent, _rank = _rank, _Rank(_rank.path)
+        if parent.calls is not None:
+            _listen(parent.calls.map, parent.pid)
+
+
+def _listen(calls, parent):
+    """Has a process that works for a rank send its stack when that rank stands still."""
+    if calls is not None:
+        star_calls.Watcher(_rank.path, _VERSION, calls, parent=parent).start()
 
 
 class step(object):
@@ -569,3 +874,27 @@ class step(object):
 
 class exchange(_Collective):
     """The part of a step in which the rank waits for others: with star_train.watch.exchange(): …"""
+
+    def __init__(self):
+        _Collective.__init__(self)
+
+
+class phase(object):
+    """Long work of this rank that is no hang, though others wait: with star_train.watch.phase("evaluation"): …"""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        _phase(self.name)
+        return self
+
+    def __exit__(self, *exc):
+        _phase("")
+        return False
+
+
+@_guard
+def _phase(r, name):
+    if r.record() is not None:
+        r.calls.phase(str(name))
