@@ -140,6 +140,7 @@ type Job struct {
 	LeaveAtOnce  bool          // a process that must stop is released at once
 
 	WorkerRestarts int // star run: how many workers that failed are started again, in all
+	ProcsPerWorker int // star run: processes of the command that are one worker
 
 	// Files.
 
@@ -219,6 +220,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Rank, "rank", map[Role]int{ForRun: -1, ForServer: 0, ForWorker: -1}[role],
 		"rank of this process among its kind; -1: the coordinator chooses")
 	Var(s, &j.Workers, "workers", 4, "number of workers")
+	Var(s, &j.ProcsPerWorker, "procs-per-worker", 1, "star run: processes of the command that are one worker (star.attach(group=…)); each has RANK and WORLD_SIZE of its worker")
 	Var(s, &j.MaxWorkers, "max-workers", 0, "maximum number of workers, including those that join a running job (star-worker); 0: --workers")
 	Var(s, &j.MinWorkers, "min-workers", 0, "start with this number of workers, and pause with fewer (at most --join-timeout); 0: start with --workers, continue with one")
 	Var(s, &j.Servers, "servers", 1, "number of star-ps processes; star run starts one for each shard")
@@ -460,6 +462,7 @@ func (j *Job) Validate() error {
 		atLeast("keep", float64(j.Keep), 0),
 		atLeast("restarts", float64(j.Restarts), 0),
 		atLeast("worker-restarts", float64(j.WorkerRestarts), 0),
+		atLeast("procs-per-worker", float64(j.ProcsPerWorker), 1),
 		atLeast("max-staleness", float64(j.MaxStaleness), 0),
 		atLeast("ps-bandwidth", j.PSBandwidth, 0),
 		atLeast("capacity-cpu", j.CapacityCPU, 0),

@@ -53,7 +53,6 @@ class Hub(Link):
         self._ending = False  # the others were told to stop
         self._loss: Optional[Tuple[str, int]] = None  # what a process that is gone has done to this worker, and the exit code
         self.ask: Optional[Callable[[], Optional[Tuple[int, bytes]]]] = None  # what the job's optimizer remembers
-        self.times: List[int] = []  # of each process in its last step, ns
 
     def lead(self, peers: Sequence[_Peer]) -> None:
         """These are the other processes."""
@@ -229,10 +228,10 @@ class Hub(Link):
         for f in self.collect(_link.DONE, step, "step %d" % step):
             usages.append(list(struct.unpack("<%dq" % (len(f.body) // 8), f.body)))
             losses.append(_link.float_of(f.b))
-        self.times = [u[0] + u[1] for u in usages]
+        times = [u[0] + u[1] for u in usages]
         # The worker is as fast as its slowest process.
-        slow = max(range(len(usages)), key=self.times.__getitem__)
-        self._done(step, sum(losses) / len(losses), usages[slow])
+        slow = max(range(len(usages)), key=times.__getitem__)
+        self._done(step, sum(losses) / len(losses), usages[slow] + (times if self.peers else []))
 
     def evaluated(self, step: int, loss_sum: float, correct: int, count: int) -> None:
         for f in self.collect(_link.EVALUATED, step, "an evaluation"):

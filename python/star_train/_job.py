@@ -129,7 +129,7 @@ class Session:
         if self.schedule is not None and not self.own:
             rule["schedule"] = self.schedule.table
         about = {
-            "name": type(_unwrapped(model)[0]).__name__,
+            "name": self._name_of(_unwrapped(model)[0]),
             "program": "PyTorch " + torch.__version__.split("+")[0] + (", " + _cuda.cuda.get_device_name(self.device) if self.device is not None else ""),
             "layout": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.params],
             "buffers": [_buffer(t) for t in self.buffers],
@@ -167,6 +167,9 @@ class Session:
             _tensors.watch(self.tensors)
         self._next()
         self._watch()
+
+    def _name_of(self, model: torch.nn.Module) -> str:
+        return type(model).__name__
 
     def _connect(self) -> _link.Link:
         return _link.connect(_link.Link)

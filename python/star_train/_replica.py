@@ -21,13 +21,13 @@ PATIENCE = 120.0
 DDP, SHARDED, PLAIN = "DistributedDataParallel", "fully_shard", "neither"
 
 
-# DTensor is in no public module before PyTorch 2.5, and fully_shard has its class since 2.6.
-try:
-    from torch.distributed.fsdp import FSDPModule, fully_shard
+# fully_shard and its class are public since PyTorch 2.6.
+if tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6) and dist.is_available():
+    from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as _local_shape
-except ImportError:
-    DTensor = FSDPModule = _local_shape = fully_shard = cast(Any, None)
+else:
+    DTensor = FSDPModule = _local_shape = cast(Any, None)
 
 
 def sharded(t: Any) -> bool:
@@ -204,6 +204,11 @@ class Replica(_job.Session):
     def hub(self) -> Optional[_hub.Hub]:
         """Of the leader; None: this is another process."""
         return self.link if isinstance(self.link, _hub.Hub) else None
+
+    def _name_of(self, model: torch.nn.Module) -> str:
+        if FSDPModule is not None and isinstance(model, FSDPModule):
+            return type(model).__mro__[2].__name__  # fully_shard has made a class of FSDPModule and the model's
+        return super()._name_of(model)
 
     def _watches(self) -> bool:
         return self.kind != SHARDED
