@@ -69,6 +69,10 @@ type LinkConfig struct {
 	// gradient. Empty means none.
 	Compress string
 
+	// Rounded is the codec in which shards send parameters, bf16; empty: float32. Shards of an older release
+	// send float32 anyway.
+	Rounded string
+
 	// Tensors describes Params; powersgd needs it.
 	Tensors []compress.Tensor
 
@@ -148,6 +152,9 @@ type peer struct {
 	// due is the number of Params that the shard owes us, version that of the
 	// last complete one (-1: none yet).
 	due, version atomic.Int64
+
+	// rounded is the payload of Params that are not float32; the reader's.
+	rounded []byte
 
 	// recalled is what State has received so far.
 	recalled atomic.Pointer[recalled]
@@ -264,7 +271,7 @@ func open(ctx context.Context, cfg LinkConfig, s wire.ShardInfo) (transport.Conn
 		Service: wire.ServiceShard, Role: wire.RoleWorker,
 		Job: cfg.Hello.Job, Token: cfg.Hello.Token, Version: cfg.Hello.Version, Host: cfg.Hello.Host,
 		Rank: cfg.Hello.Rank, Model: cfg.Hello.Model, ModelHash: cfg.Hello.ModelHash,
-		Shard: s.Shard, Params: int64(len(cfg.Params)), Pass: cfg.Hello.Pass,
+		Shard: s.Shard, Params: int64(len(cfg.Params)), Pass: cfg.Hello.Pass, Codec: cfg.Rounded,
 	}
 	// Jittered: workers do not retry all at once.
 	pause := backoff.NewExponentialBackOff()
@@ -977,8 +984,10 @@ func (p *peer) receive() error {
 		return err
 	case m.Shard != p.info.Shard:
 		return fmt.Errorf("it sent parameters of shard %d", m.Shard)
-	case f.Size != 4*int64(len(p.params)):
-		return fmt.Errorf("it sent %d bytes of parameters, expected %d", f.Size, 4*len(p.params))
+	case m.Codec != "" && m.Codec != compress.BF16.Name():
+		return fmt.Errorf("it sent parameters in the unknown codec %.20q", m.Codec)
+	case f.Size != bytesOf(m.Codec)*int64(len(p.params)):
+		return fmt.Errorf("it sent %d bytes of parameters, expected %d", f.Size, bytesOf(m.Codec)*int64(len(p.params)))
 	case p.due.Load() <= 0 && p.copied():
 		// A new primary may send both what the last one owed and what it was
 		// asked for.
@@ -990,7 +999,15 @@ func (p *peer) receive() error {
 	if err := p.conn.SetReadDeadline(time.Now().Add(p.l.patience(len(p.params)))); err != nil {
 		return err
 	}
-	if err := p.conn.ReadPayload(transport.Floats(p.params)); err != nil {
+	if m.Codec == "" {
+		err = p.conn.ReadPayload(transport.Floats(p.params))
+	} else {
+		p.rounded = slices.Grow(p.rounded[:0], int(f.Size))[:f.Size]
+		if err = p.conn.ReadPayload(p.rounded); err == nil {
+			err = compress.BF16.Decode(p.params, p.rounded)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if err := p.conn.SetReadDeadline(time.Time{}); err != nil {
@@ -999,4 +1016,12 @@ func (p *peer) receive() error {
 	p.version.Store(m.Version)
 	p.due.Add(-1)
 	return nil
+}
+
+// bytesOf returns the bytes of a parameter in the codec of Params.
+func bytesOf(codec string) int64 {
+	if codec == "" {
+		return 4
+	}
+	return 2
 }

@@ -20,7 +20,7 @@ const helpWidth = 110
 var helpGroups = []struct{ heading, settings string }{
 	{"What is trained", "model:rpw dataset:rpw batch:rpw epochs:rp samples steps:rp seed:rpw eval-every"},
 	{"How it learns", "optimizer:rpw lr:rpw momentum:rpw weight-decay clip schedule:rp on-nan poison"},
-	{"How workers synchronise", "mode:rp arch:rpw compress:rw baseline:rpw shares whole-batches update-scale decider predictor ps-bandwidth capacity-cpu capacity-net model-prior tree-fan-in pace-pushes"},
+	{"How workers synchronise", "mode:rp arch:rpw compress:rw wire:rw baseline:rpw shares whole-batches update-scale decider predictor ps-bandwidth capacity-cpu capacity-net model-prior tree-fan-in pace-pushes"},
 	{"All-reduce", "rider-wait max-staleness bucket allreduce-model allreduce-algorithm allreduce-connections allreduce-transport allreduce-checksum allreduce-zero-copy allreduce-segment allreduce-buffer host-id"},
 	{"Processes and hosts", "job:rpw workers:rpw procs-per-worker:r min-workers max-workers servers:rp shards:rp rank:pw hosts:r demands print-placement threads timer-slack"},
 	{"Addresses", "listen:rp advertise:p coordinator:pw gossip gossip-join gossip-key congestion"},

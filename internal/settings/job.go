@@ -119,6 +119,7 @@ type Job struct {
 	Poison      string  // skip, fatal or off
 	Threads     int     // of the arithmetic in one worker; 0: chosen by the program
 	Congestion  string  // TCP congestion control; empty: the host's
+	Wire        string  // of numbers: float32 or bf16
 	Compress    string  // codec of gradients: none, auto or a name of star/internal/compress
 
 	// All-reduce.
@@ -272,6 +273,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Threads, "threads", 0, "compute threads of a worker; 0: chosen by the program")
 	Var(s, &j.TimerSlack, "timer-slack", TimerSlack, "the kernel's timer slack (Linux): a larger one wakes threads less often; 0: the inherited value")
 	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
+	Var(s, &j.Wire, "wire", "float32", "numbers on the way; bf16: gradients, and parameters that servers send, in half the bytes; servers keep float32", "float32", "bf16")
 	Var(s, &j.Compress, "compress", defaults.Compress, "compression of gradients: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")
 
 	Var(s, &j.Arch, "arch", "ps", "sum gradients by parameter servers or by all-reduce among workers", "ps", "allreduce")
@@ -391,6 +393,10 @@ func (j *Job) LoadOver(defaults map[string]Found, environment []string) (warning
 	}
 	if j.Arch == AllReduce && !j.Config.IsSet("shards") {
 		j.Shards = 0
+	}
+
+	if j.Wire == "bf16" && !j.Config.IsSet("compress") {
+		j.Compress = j.Wire
 	}
 
 	if len(j.Coordinators) > 0 && j.role != ForRun && !j.Config.IsSet("coordinator") {

@@ -62,7 +62,7 @@ SIZES = {
     "F32": 4, "F64": 8, "F16": 2, "BF16": 2, "C64": 8, "C128": 16, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "BOOL": 1, "U8": 1, "U16": 2, "U32": 4, "U64": 8,
     "F8_E5M2": 1, "F8_E4M3": 1, "F8_E5M2FNUZ": 1, "F8_E4M3FNUZ": 1, "F8_E8M0": 1,
 }  # fmt: skip
-_TYPED_BUFFERS = 1  # the agent knows of types
+_TYPED_BUFFERS, _PROCESSES = 1, 2  # the agent knows of types, and of several processes
 
 _MAX_BODY = 16 << 20
 STATE_PART = 1 << 20
@@ -202,6 +202,8 @@ class Link:
         typed = [t["name"] for t in about.get("buffers", ()) if "dtype" in t]
         if typed and not can & _TYPED_BUFFERS:
             raise StarError("%s is not float32, which this star cannot save: take the star that belongs to this star-train" % typed[0], EXIT_DISAGREE)
+        if about.get("processes", 1) > 1 and not can & _PROCESSES:
+            raise StarError("this star%s has workers of one process only: take the star that belongs to this star-train" % _program_of(m), EXIT_DISAGREE)
         counts = [_words(about.get(area, ())) for area in ("layout", "buffers")]
         ends = [at + 4 * n for at, n in ((params, nparams), (grad, nparams), (buffers, nbuffers))]
         if counts != [nparams, nbuffers] or max(ends) > size:

@@ -141,3 +141,47 @@ def assert_equal(got: Any, want: Any) -> None:
     for k, v in want.items():
         error = float((got[k] - v).abs().max()) / max(float(v.abs().max()), 1e-3)
         assert error < 1e-5, "%s is off by %.2g of its largest element" % (k, error)
+
+
+def test_a_process_dies(job: Any) -> None:
+    """Its worker leaves the job, and the other one goes on with its samples."""
+    script = job.script(TRAIN)
+    job.start("--mode", "ssgd", "--epochs", "5")
+    ws = [job.worker(script, "ddp", "sgd", "1", "dies", processes=2) for _ in range(2)]
+    codes = sorted(w.wait() for w in ws)
+    assert job.all[0].wait() == 0, job.all[0].log
+    assert codes == [0, 137], [w.log for w in ws]
+    lost = next(w for w in ws if w.wait())
+    assert "process 1 of the 2 of this worker (pid" in lost.log and "has ended without saying why" in lost.log
+    # The survivor's loop has all samples of the last epochs.
+    assert sum(f["samples"] for f in job.lines("fire")) == 5 * 640
+    (gone,) = [e for e in job.lines("leave") if e["worker"] == 1] or job.lines("leave")
+    assert gone
+
+
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=sharded)])
+def test_the_slow_process_is_named(job: Any, kind: str) -> None:
+    script = job.script(TRAIN)
+    job.start("--mode", "ssgd", "--steps", "60")
+    ws = [job.worker(script, kind, "sgd", "1", "slow", processes=2) for _ in range(2)]
+    job.finish()
+    times = [r["telemetry"] for r in job.lines("record") if r["worker"] == 1]
+    assert all(t["processes"] == 2 for t in times)
+    named = sum(t["slow_process"] == 1 and t["slow_process_time"] > t["other_processes"] for t in times)
+    assert named > 0.9 * len(times), times
+    assert ws
+
+
+@pytest.mark.parametrize("kind", [pytest.param("ddp"), pytest.param("fsdp", marks=sharded)])
+def test_state_and_evaluation(job: Any, kind: str) -> None:
+    """All processes may ask for the optimizer's state; evaluations are spread over them; a joining worker has the job's parameters."""
+    script = job.script(TRAIN)
+    job.start("--mode", "ssgd", "--epochs", "6", "--eval-every", "2", "--max-workers", "2", workers=1)
+    w = job.worker(script, kind, "adam", "1", "state", processes=2)
+    w.until("batch")
+    job.finish()
+    states = [json.loads(line.split("state ")[1]) for line in w.log.splitlines() if "state [" in line]
+    assert len(states) == 2
+    if kind == "ddp":
+        assert states[0] == states[1]
+    assert any(x != 0 for x in states[0])

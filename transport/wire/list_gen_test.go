@@ -67,7 +67,7 @@ var fresh = [...]func() parsing{
 
 // fields has the names of the fields of each kind, those that may be absent last.
 var fields = [...]struct{ needed, absent []string }{
-	KindHello:       {[]string{"service", "role", "job", "token", "version", "host", "rank", "shard", "addr", "shards", "model", "model_hash", "params", "buffers"}, []string{"pass", "process", "commit"}},
+	KindHello:       {[]string{"service", "role", "job", "token", "version", "host", "rank", "shard", "addr", "shards", "model", "model_hash", "params", "buffers"}, []string{"pass", "process", "commit", "codec"}},
 	KindWelcome:     {[]string{"rank", "workers", "generation", "version", "seed", "shards", "elapsed", "step"}, []string{"term", "pass", "batch", "optimizer", "trailing"}},
 	KindReject:      {[]string{"exit", "reason"}, nil},
 	KindAssign:      {[]string{"shards", "of", "params", "workers", "generation"}, []string{"key"}},
@@ -80,7 +80,7 @@ var fields = [...]struct{ needed, absent []string }{
 	KindApply:       {[]string{"seq", "norm", "factor"}, nil},
 	KindRelease:     {[]string{"worker", "version", "action", "start", "count", "pull", "eval", "from", "to", "total", "dropped"}, []string{"delay", "local", "micro", "cap", "part", "more"}},
 	KindPush:        {[]string{"shard", "worker", "step", "basis", "samples", "codec"}, nil},
-	KindParams:      {[]string{"shard", "version"}, nil},
+	KindParams:      {[]string{"shard", "version"}, []string{"codec"}},
 	KindPull:        {[]string{"shard", "worker"}, []string{"state"}},
 	KindInit:        {[]string{"shard", "worker"}, []string{"rule", "steps", "slots"}},
 	KindBuffers:     {[]string{"worker", "eval"}, nil},

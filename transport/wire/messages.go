@@ -124,6 +124,8 @@ type Hello struct {
 	// unique text of a worker's process; its second hello gets its earlier rank
 	Process string `wire:"absent"`
 	Commit  string `wire:"cut,absent"` // of the program's source, or `unknown`
+	// of a worker, with service `shard`: the codec of params that it wants, `bf16`; empty: float32
+	Codec string `wire:"max=maxCodec,absent"`
 }
 
 // ShardInfo is the range of a shard in the flat vector, and the address of its server.
@@ -376,12 +378,13 @@ type Push struct {
 // Params is a shard's slice of the parameters, all of one version.
 //
 // Sent: shard → worker, ring member → rider, parent → child.
-// Payload: float32.
+// Payload: float32, or in the codec.
 //
 //wire:kind 14 payload=data
 type Params struct {
-	Shard   int   `wire:"0..MaxShards-1"`
-	Version int64 `wire:"natural"`
+	Shard   int    `wire:"0..MaxShards-1"`
+	Version int64  `wire:"natural"`
+	Codec   string `wire:"max=maxCodec,absent"` // `bf16`, from a shard to a worker that wants it; empty: float32
 }
 
 // Pull asks for the current params, or a shard for its optimizer state: state, without payload, and slots.
