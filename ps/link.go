@@ -153,7 +153,8 @@ type peer struct {
 	// last complete one (-1: none yet).
 	due, version atomic.Int64
 
-	// rounded is the payload of Params that are not float32; the reader's.
+	// rounds: the shard was asked for parameters in bfloat16; rounded is their payload, the reader's.
+	rounds  bool
 	rounded []byte
 
 	// recalled is what State has received so far.
@@ -237,7 +238,7 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 		return nil, err
 	}
 	for i, s := range infos {
-		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job), quit: make(chan struct{}), pack: new(packer)}
+		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job), quit: make(chan struct{}), pack: new(packer), rounds: cfg.Rounded != ""}
 		p.version.Store(-1)
 		p.passed.Store(-1)
 		l.peers = append(l.peers, p)
@@ -984,10 +985,8 @@ func (p *peer) receive() error {
 		return err
 	case m.Shard != p.info.Shard:
 		return fmt.Errorf("it sent parameters of shard %d", m.Shard)
-	case m.Codec != "" && m.Codec != compress.BF16.Name():
-		return fmt.Errorf("it sent parameters in the unknown codec %.20q", m.Codec)
-	case f.Size != bytesOf(m.Codec)*int64(len(p.params)):
-		return fmt.Errorf("it sent %d bytes of parameters, expected %d", f.Size, bytesOf(m.Codec)*int64(len(p.params)))
+	case f.Size != 4*int64(len(p.params)) && (!p.rounds || f.Size != 2*int64(len(p.params))):
+		return fmt.Errorf("it sent %d bytes of parameters, expected %d", f.Size, 4*len(p.params))
 	case p.due.Load() <= 0 && p.copied():
 		// A new primary may send both what the last one owed and what it was
 		// asked for.
@@ -999,7 +998,7 @@ func (p *peer) receive() error {
 	if err := p.conn.SetReadDeadline(time.Now().Add(p.l.patience(len(p.params)))); err != nil {
 		return err
 	}
-	if m.Codec == "" {
+	if f.Size == 4*int64(len(p.params)) {
 		err = p.conn.ReadPayload(transport.Floats(p.params))
 	} else {
 		p.rounded = slices.Grow(p.rounded[:0], int(f.Size))[:f.Size]
@@ -1016,12 +1015,4 @@ func (p *peer) receive() error {
 	p.version.Store(m.Version)
 	p.due.Add(-1)
 	return nil
-}
-
-// bytesOf returns the bytes of a parameter in the codec of Params.
-func bytesOf(codec string) int64 {
-	if codec == "" {
-		return 4
-	}
-	return 2
 }

@@ -1175,7 +1175,6 @@ func (c *conn) send() {
 				m := wire.Params{Shard: c.h.info.Shard, Version: p.version}
 				b := transport.Floats(p.snap.vec)
 				if c.rounds {
-					m.Codec = compress.BF16.Name()
 					err = transport.Send(c.Conn, m, p.snap.rounded())
 				} else if sum, ok := p.snap.checksum(!p.alone); ok {
 					err = transport.SendSummed(c.Conn, m, b, sum)

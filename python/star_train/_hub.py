@@ -193,7 +193,7 @@ class Hub(Link):
             part = state[at : at + _link.STATE_PART]
             p.sock.sendall(_link.header(_link.STATE, len(part), 0, len(state), steps) + part)
 
-    # What the agent is told.
+    # To the agent.
 
     def begin(self, about: "dict[str, Any]", share: Any = None) -> _link.Memory:
         own = json.loads(json.dumps(about))
@@ -339,17 +339,17 @@ class Meeting:
     def lead(self, ranks: Sequence[int]) -> List[_Peer]:
         """Waits for the other processes; ranks are those of the whole world."""
         name = "star-train-" + os.urandom(16).hex()
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind("\0" + name)
-            door.listen(self.size)
-            door.settimeout(0.25)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("\0" + name)
+            listener.listen(self.size)
+            listener.settimeout(0.25)
             self.store.set(self.key + "leader", json.dumps([name, _here(), socket.gethostname(), os.getpid()]))
             self._count("here/0", 1)
             end = time.monotonic() + self.patience
             peers: Dict[int, _Peer] = {}
             while len(peers) < self.size - 1:
                 try:
-                    s, _ = door.accept()
+                    s, _ = listener.accept()
                 except socket.timeout:
                     far = [i for i in range(1, self.size) if i not in peers and self._count("far/%d" % i)]
                     if far:

@@ -410,7 +410,7 @@ class Session:
             self.link.state(f.a, _rule.slots(self.optimizer, self.rule_name, self.params, self._whole))
 
     def _whole(self, v: Any) -> Any:
-        """A tensor of the optimizer's state, of which this process may have a part."""
+        """A tensor of the optimizer's state; this process may have a part of it."""
         return v
 
     def _mine(self, p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

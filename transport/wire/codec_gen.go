@@ -843,10 +843,9 @@ func (Params) Kind() Kind { return KindParams }
 
 // AppendTo appends the header of m to dst.
 func (m Params) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 3)
+	dst = appendArray(dst, 2)
 	dst = appendInt(dst, int64(m.Shard))
 	dst = appendInt(dst, m.Version)
-	dst = appendString(dst, m.Codec)
 	return dst
 }
 
@@ -856,12 +855,6 @@ func (m *Params) Parse(b []byte) error {
 	p := &reader
 	m.Shard = int(p.within("shard", 0, MaxShards-1))
 	m.Version = p.within("version", 0, math.MaxInt64)
-	if m.Codec = ""; p.more() {
-		p.left--
-		if s := p.text("codec", maxCodec); m.Codec != string(s) {
-			m.Codec = string(s)
-		}
-	}
 	return p.end()
 }
 

@@ -80,7 +80,7 @@ var fields = [...]struct{ needed, absent []string }{
 	KindApply:       {[]string{"seq", "norm", "factor"}, nil},
 	KindRelease:     {[]string{"worker", "version", "action", "start", "count", "pull", "eval", "from", "to", "total", "dropped"}, []string{"delay", "local", "micro", "cap", "part", "more"}},
 	KindPush:        {[]string{"shard", "worker", "step", "basis", "samples", "codec"}, nil},
-	KindParams:      {[]string{"shard", "version"}, []string{"codec"}},
+	KindParams:      {[]string{"shard", "version"}, nil},
 	KindPull:        {[]string{"shard", "worker"}, []string{"state"}},
 	KindInit:        {[]string{"shard", "worker"}, []string{"rule", "steps", "slots"}},
 	KindBuffers:     {[]string{"worker", "eval"}, nil},

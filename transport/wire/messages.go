@@ -378,13 +378,12 @@ type Push struct {
 // Params is a shard's slice of the parameters, all of one version.
 //
 // Sent: shard → worker, ring member → rider, parent → child.
-// Payload: float32, or in the codec.
+// Payload: float32; bfloat16, half as long, from a shard to a worker with that codec in its hello.
 //
 //wire:kind 14 payload=data
 type Params struct {
-	Shard   int    `wire:"0..MaxShards-1"`
-	Version int64  `wire:"natural"`
-	Codec   string `wire:"max=maxCodec,absent"` // `bf16`, from a shard to a worker that wants it; empty: float32
+	Shard   int   `wire:"0..MaxShards-1"`
+	Version int64 `wire:"natural"`
 }
 
 // Pull asks for the current params, or a shard for its optimizer state: state, without payload, and slots.

@@ -285,6 +285,9 @@ func (m *Model) compute(ctx context.Context, dst []float32, b train.Batch, ready
 			if m.usage, err = parseUsage(f.Body); err != nil {
 				return 0, err
 			}
+			if n := len(m.usage.Processes); n > 0 && n != m.about.Processes {
+				return 0, errProtocol("measurements of %d processes, expected %d", n, m.about.Processes)
+			}
 			if !own {
 				copy(dst, m.grad)
 			}

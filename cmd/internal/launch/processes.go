@@ -110,7 +110,7 @@ func (p Processes) Run() (code int, err error) {
 			if c := ExitCode(e.err); c != 0 && code == 0 {
 				code = c
 				if c > 128 && !asked { // others print their reason
-					fmt.Fprintf(p.Stderr, "process %d of the %d of this worker ended by %v\n", e.rank, p.N, syscall.Signal(c-128))
+					fmt.Fprintf(p.Stderr, "process %d of the %d of this worker was ended by a signal: %v\n", e.rank, p.N, syscall.Signal(c-128))
 				}
 				late = time.After(othersEnd)
 			}
