@@ -41,6 +41,11 @@ const (
 	// bytes per second at which the way to the shards carries what is sent, as the kernel saw it last
 	LinkRate
 	Parts // into which the worker cut the samples of this gradient, and computed each by itself
+	// of a worker that is several processes (star.attach(group=…))
+	Processes       // their number
+	SlowProcess     // the number of the one that took the longest for this gradient, without its waits for the others
+	SlowProcessTime // seconds that it took
+	OtherProcesses  // seconds that the others took, their median
 	NumMetrics
 )
 
@@ -50,6 +55,7 @@ var metricNames = [NumMetrics]string{
 	"gpu_use", "gpu_memory", "gpu_power", "gpu_power_cap", "gpu_clock", "gpu_clock_max", "gpu_mem_clock", "gpu_temp",
 	"gpu_throttle", "gpu_link_in", "gpu_link_out", "gpu_link_share",
 	"paused", "grad_change", "far_in", "far_out", "link_rate", "parts",
+	"processes", "slow_process", "slow_process_time", "other_processes",
 }
 
 // String is the metric's name in the run log.

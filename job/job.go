@@ -33,6 +33,12 @@ const Off = "off"
 // Auto is a value that the program chooses.
 const Auto = "auto"
 
+// Values of Wire: how numbers travel.
+const (
+	Float32 = "float32"
+	BF16    = "bf16"
+)
+
 // Job is a job as one of its members knows it. Members that must agree on something and do not are refused by the
 // coordinator.
 type Job struct {
@@ -105,6 +111,7 @@ type Rule struct {
 	UpdateScale string // the c of the update rule: n, firing, damped or workers; empty: n
 	Baseline    string // NAME:key=value,… of modes/baseline; empty: none
 	Compress    string // codec of gradients (star/internal/compress); empty: none
+	Wire        string // numbers on the way: Float32, or BF16 for gradients and what servers send; empty: Float32
 	OnNaN       string // stop or skip; empty: stop
 	Poison      string // skip, fatal or Off; empty: skip
 }
@@ -172,7 +179,11 @@ func (j *Job) Defaults() {
 	set(&j.Optimizer, defaults.Optimizer)
 	set(&j.Schedule, defaults.Schedule)
 	set(&j.UpdateScale, defaults.UpdateScale)
+	if j.Wire == BF16 { // a codec that was chosen for gradients stays
+		set(&j.Compress, BF16)
+	}
 	set(&j.Compress, defaults.Compress)
+	set(&j.Wire, Float32)
 	set(&j.OnNaN, defaults.OnNaN)
 	set(&j.Poison, defaults.Poison)
 	set(&j.Out, defaults.Out)

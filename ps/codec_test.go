@@ -201,6 +201,55 @@ func TestBytesOfAPush(t *testing.T) {
 	}
 }
 
+// A worker that wants parameters in bfloat16 gets the shards' float32 rounded, in half the bytes; another one of the
+// same job gets them as they are.
+func TestRoundedParameters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, steps = 5003, 6
+		// It does not depend on the parameters, which differ between the workers.
+		sine := func(w, step int, _, grad []float32) {
+			for i := range grad {
+				grad[i] = float32(math.Sin(float64(i + 7*w + 13*step)))
+			}
+		}
+		pipe := &transport.Pipe{}
+		j := start(t, jobConfig{net: pipe, addr: "ps", params: n, shards: 2, workers: 2, quorum: 2, rounds: map[int]bool{0: true}})
+		var mu sync.Mutex
+		last := map[int][]float32{}
+		j.all(n, steps, same(pipe), sine, func(w int, version int64, params []float32) {
+			mu.Lock()
+			last[w] = slices.Clone(params)
+			mu.Unlock()
+		})
+		params := make([]float32, n)
+		l, err := j.dial(pipe, 0, params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, before := l.Traffic()
+		if _, err := l.Pull(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, after := l.Traffic(); after-before > 2*n+200 {
+			t.Errorf("%d bytes of %d parameters, expected 2 for each", after-before, n)
+		}
+		l.Close()
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+		want := one(t, n, 2, steps, 0.1, 0, sine)
+		if !slices.Equal(last[1], want) {
+			t.Error("the worker with float32 has other parameters than one goroutine makes")
+		}
+		if err := compress.BF16.Decode(want, compress.BF16.Encode(nil, want)); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(last[0], want) || !slices.Equal(params, want) || slices.Equal(last[0], last[1]) {
+			t.Error("the worker with bfloat16 does not have the rounded parameters")
+		}
+	})
+}
+
 // What is sent of a gradient that is thrown away goes out with the next one.
 func TestDroppedGradientComesBack(t *testing.T) {
 	for _, c := range []struct {

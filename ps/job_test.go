@@ -31,6 +31,7 @@ type fakeJob struct {
 	norm    bool
 	unheard map[star.Worker]bool
 	codec   func(w int) string
+	rounds  map[int]bool
 	tensors []compress.Tensor
 	linkLog *slog.Logger
 	key     string
@@ -62,6 +63,7 @@ type jobConfig struct {
 	empty    bool                 // the server has no shard yet
 	unheard  map[star.Worker]bool // their gradients are never fired
 	codec    func(w int) string   // nil: none
+	rounds   map[int]bool         // workers that want parameters in bfloat16
 	tensors  []compress.Tensor
 	linkLog  *slog.Logger
 }
@@ -79,7 +81,7 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 	t.Helper()
 	j := &fakeJob{
 		t: t, net: cfg.net, workers: cfg.workers, quorum: cfg.quorum, norm: cfg.norm, unheard: cfg.unheard,
-		codec: cfg.codec, tensors: cfg.tensors, linkLog: cfg.linkLog, key: cfg.key,
+		codec: cfg.codec, rounds: cfg.rounds, tensors: cfg.tensors, linkLog: cfg.linkLog, key: cfg.key,
 		over: make(chan struct{}), lock: make(chan struct{}, 1), ready: make(chan struct{}),
 		saved: make(chan wire.Saved, 16),
 	}
@@ -240,6 +242,9 @@ func (j *fakeJob) dial(net transport.Network, w int, params []float32) (*Link, e
 	cfg := LinkConfig{Network: net, Shards: j.shards, Hello: j.hello(w), Params: params, Tensors: j.tensors, Workers: j.workers, Log: j.linkLog}
 	if j.codec != nil {
 		cfg.Compress = j.codec(w)
+	}
+	if j.rounds[w] {
+		cfg.Rounded = compress.BF16.Name()
 	}
 	return Dial(context.Background(), cfg)
 }

@@ -69,6 +69,10 @@ type LinkConfig struct {
 	// gradient. Empty means none.
 	Compress string
 
+	// Rounded is the codec in which shards send parameters, bf16; empty: float32. Shards of an older release
+	// send float32 anyway.
+	Rounded string
+
 	// Tensors describes Params; powersgd needs it.
 	Tensors []compress.Tensor
 
@@ -148,6 +152,10 @@ type peer struct {
 	// due is the number of Params that the shard owes us, version that of the
 	// last complete one (-1: none yet).
 	due, version atomic.Int64
+
+	// rounds: the shard was asked for parameters in bfloat16; rounded is their payload, the reader's.
+	rounds  bool
+	rounded []byte
 
 	// recalled is what State has received so far.
 	recalled atomic.Pointer[recalled]
@@ -230,7 +238,7 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 		return nil, err
 	}
 	for i, s := range infos {
-		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job), quit: make(chan struct{}), pack: new(packer)}
+		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job), quit: make(chan struct{}), pack: new(packer), rounds: cfg.Rounded != ""}
 		p.version.Store(-1)
 		p.passed.Store(-1)
 		l.peers = append(l.peers, p)
@@ -264,7 +272,7 @@ func open(ctx context.Context, cfg LinkConfig, s wire.ShardInfo) (transport.Conn
 		Service: wire.ServiceShard, Role: wire.RoleWorker,
 		Job: cfg.Hello.Job, Token: cfg.Hello.Token, Version: cfg.Hello.Version, Host: cfg.Hello.Host,
 		Rank: cfg.Hello.Rank, Model: cfg.Hello.Model, ModelHash: cfg.Hello.ModelHash,
-		Shard: s.Shard, Params: int64(len(cfg.Params)), Pass: cfg.Hello.Pass,
+		Shard: s.Shard, Params: int64(len(cfg.Params)), Pass: cfg.Hello.Pass, Codec: cfg.Rounded,
 	}
 	// Jittered: workers do not retry all at once.
 	pause := backoff.NewExponentialBackOff()
@@ -977,7 +985,7 @@ func (p *peer) receive() error {
 		return err
 	case m.Shard != p.info.Shard:
 		return fmt.Errorf("it sent parameters of shard %d", m.Shard)
-	case f.Size != 4*int64(len(p.params)):
+	case f.Size != 4*int64(len(p.params)) && (!p.rounds || f.Size != 2*int64(len(p.params))):
 		return fmt.Errorf("it sent %d bytes of parameters, expected %d", f.Size, 4*len(p.params))
 	case p.due.Load() <= 0 && p.copied():
 		// A new primary may send both what the last one owed and what it was
@@ -990,7 +998,15 @@ func (p *peer) receive() error {
 	if err := p.conn.SetReadDeadline(time.Now().Add(p.l.patience(len(p.params)))); err != nil {
 		return err
 	}
-	if err := p.conn.ReadPayload(transport.Floats(p.params)); err != nil {
+	if f.Size == 4*int64(len(p.params)) {
+		err = p.conn.ReadPayload(transport.Floats(p.params))
+	} else {
+		p.rounded = slices.Grow(p.rounded[:0], int(f.Size))[:f.Size]
+		if err = p.conn.ReadPayload(p.rounded); err == nil {
+			err = compress.BF16.Decode(p.params, p.rounded)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if err := p.conn.SetReadDeadline(time.Time{}); err != nil {

@@ -3,6 +3,7 @@ package ps
 import (
 	"sync"
 
+	"star/internal/compress"
 	"star/transport"
 )
 
@@ -54,6 +55,8 @@ type snapshot struct {
 	once sync.Mutex
 	sum  uint32
 	has  bool
+	// half is vec in bfloat16, as a message; empty: not yet made.
+	half []byte
 }
 
 // newMemory makes the memory of a shard of n elements. It allocates no vector
@@ -143,7 +146,7 @@ func (m *memory) Writable(params []float32) []float32 {
 		m.old.refs++
 		m.cur = m.snap[&v[0]]
 	}
-	m.cur.has = false
+	m.cur.has, m.cur.half = false, m.cur.half[:0]
 	return m.cur.vec
 }
 
@@ -250,4 +253,14 @@ func (s *snapshot) summed(sum uint32) {
 	s.once.Lock()
 	defer s.once.Unlock()
 	s.sum, s.has = sum, true
+}
+
+// rounded returns the vector in bfloat16, as a message, made once for all its receivers.
+func (s *snapshot) rounded() []byte {
+	s.once.Lock()
+	defer s.once.Unlock()
+	if len(s.half) == 0 && len(s.vec) > 0 {
+		s.half = compress.BF16.Encode(s.half, s.vec)
+	}
+	return s.half
 }

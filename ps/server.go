@@ -975,6 +975,8 @@ type conn struct {
 
 	// attempt is that of the worker's Welcome.
 	attempt transport.Attempt
+	// rounds: the worker wants parameters in bfloat16.
+	rounds bool
 	// term is that of the view that the worker knows; the owner's.
 	term int64
 
@@ -1099,7 +1101,7 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello wire.Hello)
 	}
 	s.wg.Add(1)
 	return &conn{
-		Conn: tc, h: h, worker: star.Worker(hello.Rank), attempt: attempt,
+		Conn: tc, h: h, worker: star.Worker(hello.Rank), attempt: attempt, rounds: hello.Codec == compress.BF16.Name(),
 		out:  make(chan parcel, 4),
 		done: make(chan struct{}),
 	}, nil
@@ -1172,7 +1174,9 @@ func (c *conn) send() {
 				c.sending.Begin(p.version, c.h.s.patience(int64(4*c.h.n)), int(c.worker))
 				m := wire.Params{Shard: c.h.info.Shard, Version: p.version}
 				b := transport.Floats(p.snap.vec)
-				if sum, ok := p.snap.checksum(!p.alone); ok {
+				if c.rounds {
+					err = transport.Send(c.Conn, m, p.snap.rounded())
+				} else if sum, ok := p.snap.checksum(!p.alone); ok {
 					err = transport.SendSummed(c.Conn, m, b, sum)
 				} else {
 					// The checksum is computed while the bytes are in the

@@ -25,7 +25,8 @@ const (
 
 // always are the metrics that every record has, if they were measured: what verdicts and simulations depend on,
 // and what is of one iteration and not like that of the next.
-var always = [...]star.Metric{star.ComputeCPU, star.Throttled, star.Stalled, star.Parts, star.Paused, star.FarIn, star.FarOut}
+var always = [...]star.Metric{star.ComputeCPU, star.Throttled, star.Stalled, star.Parts, star.Paused, star.FarIn, star.FarOut,
+	star.Processes, star.SlowProcess, star.SlowProcessTime, star.OtherProcesses}
 
 // sampling decides which records of a Writer are full.
 type sampling struct {

@@ -60,7 +60,8 @@ func TestSampledRecords(t *testing.T) {
 			} else {
 				own := r.Telemetry
 				r.Telemetry = last[r.Worker]
-				for _, m := range []star.Metric{star.ComputeCPU, star.Throttled, star.Stalled, star.Parts, star.Paused, star.FarIn, star.FarOut} {
+				for _, m := range []star.Metric{star.ComputeCPU, star.Throttled, star.Stalled, star.Parts, star.Paused, star.FarIn, star.FarOut,
+					star.Processes, star.SlowProcess, star.SlowProcessTime, star.OtherProcesses} {
 					r.Telemetry.Seen &^= 1 << m
 					if v, ok := own.Get(m); ok {
 						r.Telemetry.Set(m, v)

@@ -83,6 +83,11 @@ type profile struct {
 	netIn   float64
 	metric  [star.NumMetrics]float64
 	count   [star.NumMetrics]float64
+
+	// process is the process of the worker that was the slowest in most of the iterations, by weight; behind is the
+	// weight of that, up to n.
+	process int
+	behind  float64
 }
 
 // A profile remembers 64 iterations, or 5 s if these are more: the host's metrics are sampled ten times a second.
@@ -113,6 +118,14 @@ func (p *profile) add(s *sample) {
 			p.count[m]++
 			p.metric[m] += (v - p.metric[m]) / p.count[m]
 		}
+	}
+	p.behind *= keep
+	if v, ok := s.rec.Telemetry.Get(star.SlowProcess); !ok {
+		return
+	} else if int(v) == p.process {
+		p.behind++
+	} else if p.behind--; p.behind < 0 { // the vote of Boyer and Moore (1981)
+		p.process, p.behind = int(v), -p.behind
 	}
 }
 
@@ -231,7 +244,7 @@ func (g *grounds) evidence() []Evidence {
 	}
 	cause, best, next := g.attribute()
 	if cause != Unknown {
-		return best.why(g)
+		return append(best.why(g), g.within()...)
 	}
 	text := words[best.cause]
 	if next.explains > 0.05 {
@@ -243,7 +256,22 @@ func (g *grounds) evidence() []Evidence {
 	if next.explains > 0.05 {
 		why = append(why, next.why(g)...)
 	}
-	return why
+	return append(why, g.within()...)
+}
+
+// clearly is by how much a process of a worker is slower than the others of it when a verdict names it.
+const clearly = 1.2
+
+// within names the process of the slow worker that the others of it wait for; nothing if that changes, or if all are
+// equally slow.
+func (g *grounds) within() []Evidence {
+	p := &g.bad
+	n, slow, others := p.mean(star.Processes), p.mean(star.SlowProcessTime), p.mean(star.OtherProcesses)
+	if !(n >= 2) || !(slow > clearly*others) || p.behind < p.n/2 {
+		return nil
+	}
+	return []Evidence{{What: star.SlowProcess.String(), Value: float64(p.process), Other: math.NaN(),
+		Text: fmt.Sprintf("rank %d of its %.0f processes: %s, the others of it %s", p.process, n, span(slow), span(others))}}
 }
 
 // waiting is how long, per second, a worker would wait for a processor that waits as long as the others per second of

@@ -203,6 +203,10 @@ type Measurement struct {
 	CPU       time.Duration // of all threads of that process, since the Measurement before
 	Faults    int64         // pages read from disk, likewise
 	Preempted int64         // involuntary context switches, likewise
+
+	// Processes has the time of each of several processes that computed the gradient together, without its waits for
+	// the others. The other fields are then those of the slowest one. Empty: one process.
+	Processes []time.Duration
 }
 
 // Input says what a model is fed, so that models and data sets can be matched

@@ -346,7 +346,7 @@ func (j *joining) dial(ctx context.Context, m *session.Member, views []wire.View
 	hello.Pass = m.Welcome.Pass
 	return ps.Dial(ctx, ps.LinkConfig{
 		Network: j.tcp, Shards: process.ShardAddrs(m.Welcome.Shards, j.Coordinator), Views: views, Hello: hello, Params: j.Model.Params(), JoinTimeout: j.JoinTimeout,
-		Compress: j.Compress, Tensors: matrices(j.Model.Layout()), Workers: m.Welcome.Workers, Log: j.log,
+		Compress: j.Compress, Rounded: rounded(&j.Job), Tensors: matrices(j.Model.Layout()), Workers: m.Welcome.Workers, Log: j.log,
 		// a failed send shows up at the next message
 		Chosen: func(version int64, codec, why string) { sayCodec(m, rank, version, codec, why) },
 	})
@@ -472,4 +472,12 @@ func (j *joining) ends(err error) error {
 	sent, got := w.link.Traffic()
 	j.log.Info("finished", "steps", w.step, "to_shards", sent, "from_shards", got)
 	return nil
+}
+
+// rounded returns the codec of parameters that servers send; empty: float32.
+func rounded(j *job.Job) string {
+	if j.Wire == job.BF16 {
+		return job.BF16
+	}
+	return ""
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"time"
 
 	"star"
@@ -52,5 +53,25 @@ func (w *worker) elsewhere(rec *star.Record, took time.Duration) {
 	rec.Compute -= load
 	w.remote = true
 	w.used += u.CPU
+	w.within(rec, u.Processes)
 	w.meter.Took(host.Usage{CPU: u.CPU, Faults: u.Faults, Preempted: u.Preempted}, took-load)
+}
+
+// within records which of the processes of this worker was the slowest.
+func (w *worker) within(rec *star.Record, times []time.Duration) {
+	if len(times) < 2 {
+		return
+	}
+	slow := 0
+	for i, t := range times {
+		if t > times[slow] {
+			slow = i
+		}
+	}
+	others := slices.Delete(slices.Clone(times), slow, slow+1)
+	slices.Sort(others)
+	rec.Telemetry.Set(star.Processes, float64(len(times)))
+	rec.Telemetry.Set(star.SlowProcess, float64(slow))
+	rec.Telemetry.Set(star.SlowProcessTime, times[slow].Seconds())
+	rec.Telemetry.Set(star.OtherProcesses, others[len(others)/2].Seconds())
 }

@@ -20,9 +20,9 @@ const helpWidth = 110
 var helpGroups = []struct{ heading, settings string }{
 	{"What is trained", "model:rpw dataset:rpw batch:rpw epochs:rp samples steps:rp seed:rpw eval-every"},
 	{"How it learns", "optimizer:rpw lr:rpw momentum:rpw weight-decay clip schedule:rp on-nan poison"},
-	{"How workers synchronise", "mode:rp arch:rpw compress:rw baseline:rpw shares whole-batches update-scale decider predictor ps-bandwidth capacity-cpu capacity-net model-prior tree-fan-in pace-pushes"},
+	{"How workers synchronise", "mode:rp arch:rpw compress:rw wire:rw baseline:rpw shares whole-batches update-scale decider predictor ps-bandwidth capacity-cpu capacity-net model-prior tree-fan-in pace-pushes"},
 	{"All-reduce", "rider-wait max-staleness bucket allreduce-model allreduce-algorithm allreduce-connections allreduce-transport allreduce-checksum allreduce-zero-copy allreduce-segment allreduce-buffer host-id"},
-	{"Processes and hosts", "job:rpw workers:rpw min-workers max-workers servers:rp shards:rp rank:pw hosts:r demands print-placement threads timer-slack"},
+	{"Processes and hosts", "job:rpw workers:rpw procs-per-worker:r min-workers max-workers servers:rp shards:rp rank:pw hosts:r demands print-placement threads timer-slack"},
 	{"Addresses", "listen:rp advertise:p coordinator:pw gossip gossip-join gossip-key congestion"},
 	{"Checkpoints and results", "out:rp log-max checkpoint-every:rp checkpoint keep resume:rp resume-other-data grace notice"},
 	{"When something fails", "replicas:rpw coordinators:rpw restarts:r worker-restarts on-failure leave-at-once join-timeout dead-after move-shards"},

@@ -119,6 +119,7 @@ type Job struct {
 	Poison      string  // skip, fatal or off
 	Threads     int     // of the arithmetic in one worker; 0: chosen by the program
 	Congestion  string  // TCP congestion control; empty: the host's
+	Wire        string  // of numbers: float32 or bf16
 	Compress    string  // codec of gradients: none, auto or a name of star/internal/compress
 
 	// All-reduce.
@@ -140,6 +141,7 @@ type Job struct {
 	LeaveAtOnce  bool          // a process that must stop is released at once
 
 	WorkerRestarts int // star run: how many workers that failed are started again, in all
+	ProcsPerWorker int // star run: processes of the command that are one worker
 
 	// Files.
 
@@ -219,6 +221,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Rank, "rank", map[Role]int{ForRun: -1, ForServer: 0, ForWorker: -1}[role],
 		"rank of this process among its kind; -1: the coordinator chooses")
 	Var(s, &j.Workers, "workers", 4, "number of workers")
+	Var(s, &j.ProcsPerWorker, "procs-per-worker", 1, "star run: processes of the command that are one worker (star.attach(group=…)); each has RANK and WORLD_SIZE of its worker")
 	Var(s, &j.MaxWorkers, "max-workers", 0, "maximum number of workers, including those that join a running job (star-worker); 0: --workers")
 	Var(s, &j.MinWorkers, "min-workers", 0, "start with this number of workers, and pause with fewer (at most --join-timeout); 0: start with --workers, continue with one")
 	Var(s, &j.Servers, "servers", 1, "number of star-ps processes; star run starts one for each shard")
@@ -270,6 +273,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Threads, "threads", 0, "compute threads of a worker; 0: chosen by the program")
 	Var(s, &j.TimerSlack, "timer-slack", TimerSlack, "the kernel's timer slack (Linux): a larger one wakes threads less often; 0: the inherited value")
 	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
+	Var(s, &j.Wire, "wire", "float32", "numbers on the way; bf16: gradients, and parameters that servers send, in half the bytes; servers keep float32", "float32", "bf16")
 	Var(s, &j.Compress, "compress", defaults.Compress, "compression of gradients: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")
 
 	Var(s, &j.Arch, "arch", "ps", "sum gradients by parameter servers or by all-reduce among workers", "ps", "allreduce")
@@ -391,6 +395,10 @@ func (j *Job) LoadOver(defaults map[string]Found, environment []string) (warning
 		j.Shards = 0
 	}
 
+	if j.Wire == "bf16" && !j.Config.IsSet("compress") {
+		j.Compress = j.Wire
+	}
+
 	if len(j.Coordinators) > 0 && j.role != ForRun && !j.Config.IsSet("coordinator") {
 		j.Coordinator = j.Coordinators[0]
 	}
@@ -460,6 +468,7 @@ func (j *Job) Validate() error {
 		atLeast("keep", float64(j.Keep), 0),
 		atLeast("restarts", float64(j.Restarts), 0),
 		atLeast("worker-restarts", float64(j.WorkerRestarts), 0),
+		atLeast("procs-per-worker", float64(j.ProcsPerWorker), 1),
 		atLeast("max-staleness", float64(j.MaxStaleness), 0),
 		atLeast("ps-bandwidth", j.PSBandwidth, 0),
 		atLeast("capacity-cpu", j.CapacityCPU, 0),

@@ -24,7 +24,7 @@ func JobOf(j *settings.Job) job.Job {
 		Waits: job.Waits{JoinTimeout: j.JoinTimeout, DeadAfter: j.DeadAfter, Grace: j.Grace},
 		Rule: job.Rule{
 			Optimizer: j.Optimizer, LR: j.LR, Momentum: j.Momentum, WeightDecay: j.WeightDecay, Clip: j.Clip, Schedule: j.Schedule, UpdateScale: j.UpdateScale,
-			Baseline: j.Baseline, Compress: j.Compress, OnNaN: j.OnNaN, Poison: j.Poison,
+			Baseline: j.Baseline, Compress: j.Compress, Wire: j.Wire, OnNaN: j.OnNaN, Poison: j.Poison,
 		},
 		Files: job.Files{Out: j.Out, Checkpoint: j.Checkpoint, Resume: ResumeFrom(j), Keep: j.Keep},
 		Host: job.Host{

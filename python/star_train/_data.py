@@ -51,7 +51,7 @@ class Loader:
     def __len__(self) -> int:
         """Batches of an epoch if all workers take as many. With batches that the job cuts: those that were taken, and those that are left if they stay of this size."""
         s = _job.session
-        n = max(s.workers, 1) if s is not None else 1
+        n = max(s.workers, 1) * s.processes if s is not None else 1
         if self.divisible and s is not None and s.pending is not None:
             left = self.samples - (s.pending.c & ~_link.WANTS_PARTS) % self.samples
             return self._given - (s.step != 0) + -(-left // (max(s.count, 1) * n))
@@ -113,10 +113,7 @@ class Loader:
     def weigh(self, first: bool, weight: float) -> None:
         """The part of a batch that is computed next counts so much; first: of its batch."""
         assert _job.session is not None
-        if first:
-            _job.session.weight = weight
-        else:
-            _job.session.weigh(weight)
+        _job.session.weigh(weight, first)
 
     def over(self) -> bool:
         """Whether the job is. The step before it is done with."""

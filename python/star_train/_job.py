@@ -37,9 +37,6 @@ _DTYPES = {
 }  # fmt: skip
 
 
-_RECALLED_ERROR = 1 << 63  # in C of the answer to a recall: the body says why the state is missing
-
-
 class Tensor(NamedTuple):
     name: str
     tensor: torch.Tensor
@@ -51,6 +48,7 @@ class Session:
 
     exchange = False  # all that the job does for it is to exchange gradients
     private = False  # gradients of parameters are not in the memory, but copied there
+    processes = 1  # that are this worker
 
     def __init__(self) -> None:
         self.link: Optional[_link.Link] = None
@@ -93,6 +91,7 @@ class Session:
         self.early = True
         self.complete: List[int] = []  # by parameter: version of its gradient when it was complete; -1: it is not
         self.weight = 1.0  # of the part of the batch that is computed, in the gradient of the whole
+        self.factor = 1.0  # of the gradient that backward makes
         self.again = False  # backward has come to a parameter twice in this step
         self.low = 0  # parameters from here on are complete
         self.told = 0  # element from which on the agent knows
@@ -130,14 +129,14 @@ class Session:
         if self.schedule is not None and not self.own:
             rule["schedule"] = self.schedule.table
         about = {
-            "name": type(_unwrapped(model)[0]).__name__,
+            "name": self._name_of(_unwrapped(model)[0]),
             "program": "PyTorch " + torch.__version__.split("+")[0] + (", " + _cuda.cuda.get_device_name(self.device) if self.device is not None else ""),
             "layout": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.params],
             "buffers": [_buffer(t) for t in self.buffers],
             "data": type(ld.dataset).__name__,
             "samples": ld.samples,
             "tests": 0 if self.test is None else len(cast(Sized, self.test.dataset)),
-            "batch": ld.batch_size * ld.accumulate,
+            "batch": ld.batch_size * ld.accumulate * self.processes,
             "prefetch": 0 if ld.stream is not None else ld.prefetch,
             "optimizer": rule,
             "whole": not ld.divisible,
@@ -156,18 +155,28 @@ class Session:
         self._declare(about)
         if ld.epochs:
             about["epochs"] = ld.epochs
-        self.link = _link.connect()
+        self.link = self._connect()
         self.memory = self.link.begin(about)
         self._map(self.memory)
         self._hook()
         self.link.finish, self.link.serve = self._finish, self._serve
         self.link.ready()
         torch.Tensor.backward = _backward  # type: ignore[method-assign]
-        if not self.exchange:
+        if self._watches():
             self.tensors = _tensors.Tensors(model, [t.tensor for t in self.params], [t.tensor for t in self.buffers], not self.own)
             _tensors.watch(self.tensors)
         self._next()
         self._watch()
+
+    def _name_of(self, model: torch.nn.Module) -> str:
+        return type(model).__name__
+
+    def _connect(self) -> _link.Link:
+        return _link.connect(_link.Link)
+
+    def _watches(self) -> bool:
+        """Whether it looks at what the script does to tensors."""
+        return not self.exchange
 
     def _unfollowed(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether a scheduler was made that the job does not have."""
@@ -366,7 +375,7 @@ class Session:
                 if self.schedule is not None:
                     self.schedule.show(f.c & ~_link.WANTS_PARTS)
             elif f.kind == _link.LEASE:
-                self.leases[f.a] = _link.indices(f)
+                self.leases[f.a] = self._part(_link.indices(f))
             elif f.kind == _link.JOINED:
                 self.rank, self.workers = f.a, f.b
             elif f.kind == _link.UPDATE:
@@ -396,34 +405,46 @@ class Session:
         """The agent asks for the optimizer's state: of one in this process, or, as the job begins, of the one that the job runs from now on."""
         assert self.link is not None and self.optimizer is not None
         if self.own:
-            self.link.state(f.a, _state.pack(self.optimizer.state_dict()))
+            self.link.state(f.a, _state.pack(_state.each(self._whole, self.optimizer.state_dict())))
         else:
-            self.link.state(f.a, _rule.slots(self.optimizer, self.rule_name, self.params))
+            self.link.state(f.a, _rule.slots(self.optimizer, self.rule_name, self.params, self._whole))
+
+    def _whole(self, v: Any) -> Any:
+        """A tensor of the optimizer's state; this process may have a part of it."""
+        return v
+
+    def _mine(self, p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """What this process has of a tensor of the optimizer's state that is as large as a parameter."""
+        return v
 
     def recall(self) -> None:
         """Has the optimizer remember what the job's does."""
         if self.own or self.link is None or self.optimizer is None or self.known == self.computed:
             return
-        f = None
-        if not self.over:
-            self.link.recall()
-            f = self.link.receive()
-            while f.kind not in (_link.STATE, _link.STOP):
-                self.queue.append(f)
-                f = self.link.receive()
-            self.over = f.kind == _link.STOP
+        answer = None if self.over else self._ask()
         if self.over and self.last is not None:
             return self._remember(*self.last)
-        if f is None or self.over:
+        if answer is None:
             raise StarError(
                 "the job is over, and what its optimizer remembers is in its checkpoint, with which star run --resume goes on: worker 0 may call state_dict() now (star.rank()), all others"
                 " while there are batches",
                 _link.EXIT_USAGE,
             )
-        data = self.link.recalled(f)
-        if f.c & _RECALLED_ERROR:
+        steps, data = answer
+        if steps & _link.RECALLED_ERROR:
             raise StarError("the job does not say what its optimizer remembers: %s" % data.decode("utf-8", "replace"), _link.EXIT_LOST)
-        self._remember(f.c, data)
+        self._remember(steps, data)
+
+    def _ask(self) -> Optional[Tuple[int, bytes]]:
+        """The steps of the job's optimizer, and what it remembers; None: the job is over."""
+        assert self.link is not None
+        self.link.recall()
+        f = self.link.receive()
+        while f.kind not in (_link.STATE, _link.STOP):
+            self.queue.append(f)
+            f = self.link.receive()
+        self.over = f.kind == _link.STOP
+        return None if self.over else (f.c, self.link.recalled(f))
 
     def _remember(self, steps: int, data: bytes) -> None:
         assert self.optimizer is not None
@@ -441,15 +462,18 @@ class Session:
         for _, p, at in self.params:
             state: Dict[str, Any] = {} if "momentum_buffer" in slots else {"step": torch.tensor(float(steps))}
             for k, slot in enumerate(slots):
-                state[slot] = flat[k, at : at + p.numel()].view(p.shape).to(p.device, p.dtype, copy=True)
+                state[slot] = self._mine(p, flat[k, at : at + p.numel()].view(p.shape).to(p.device, p.dtype, copy=True))
             self.optimizer.state[p] = state
 
     def _restore(self, f: _link.Frame) -> None:
         """What the optimizer of another worker, or of a checkpoint, remembers."""
         assert self.link is not None
         optimizer = self._own()
-        optimizer.load_state_dict(_state.unpack(self.link.recalled(f), optimizer.state_dict()))
+        self._load(optimizer, self.link.recalled(f))
         self.link.updated(f.a)
+
+    def _load(self, optimizer: torch.optim.Optimizer, state: bytes) -> None:
+        optimizer.load_state_dict(_state.unpack(state, optimizer.state_dict()))
 
     def _own(self) -> torch.optim.Optimizer:
         if not self.own:
@@ -485,11 +509,14 @@ class Session:
         self.model.eval()
         try:
             with torch.no_grad():
-                loss, correct, count = self.test.run(_link.indices(f))
+                loss, correct, count = self._tested(self.test, _link.indices(f))
         finally:
             for m, training in was:
                 m.training = training
         self.link.evaluated(f.a, float(loss), int(correct), int(count))
+
+    def _tested(self, test: Test, samples: List[int]) -> Tuple[float, int, int]:
+        return test.run(samples)
 
     # A gradient.
 
@@ -505,11 +532,15 @@ class Session:
             self.complete[i] = -1
         if self.gpu is not None:
             self.gpu.begin()
-        return f.c & ~_link.WANTS_PARTS, _link.indices(f)
+        return f.c & ~_link.WANTS_PARTS, self._part(_link.indices(f))
 
-    def weigh(self, weight: float) -> None:
-        """The next part of the batch counts so much, where the script adds up its parts as if they were of one size."""
-        if weight != self.weight:
+    def _part(self, samples: List[int]) -> List[int]:
+        """This process's part of a batch of the worker."""
+        return samples
+
+    def weigh(self, weight: float, first: bool) -> None:
+        """The next part of the batch, or its first one, counts so much, where the script adds up its parts as if they were of one size."""
+        if not first and weight != self.weight:
             self._scale(self.weight / weight)
             self.loss *= self.weight / weight
         self.weight = weight
@@ -570,7 +601,7 @@ class Session:
                 loss = 0.0
         by = self.weight
         if ld.sums:  # in an update a gradient counts by its samples, which is right for means
-            by *= ld.batch_size * ld.accumulate / self.count
+            by *= ld.batch_size * ld.accumulate * self.processes / self.count
             loss /= self.count
         if by != 1:
             self._scale(by)
@@ -584,11 +615,15 @@ class Session:
             self._leave(self.gpu, changed)
         step, self.step, self.pending = self.step, 0, None
         self.computed += 1
-        self.link.done(step, loss, self.loaded - self.asked, time.perf_counter_ns() - self.loaded)
+        self.link.done(step, loss, self.loaded - self.asked, self._computing())
         self.stepping = True
         self._next()
         self.stepping = False
         self._watch()
+
+    def _computing(self) -> int:
+        """How long this process has computed the gradient, ns."""
+        return time.perf_counter_ns() - self.loaded
 
     def _gather(self) -> bool:
         """Has all gradients in the memory. True: one was changed after backward had completed it."""
@@ -719,7 +754,9 @@ def _backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if s is not None and s.step and self.numel() == 1:
         s.losses += 1
         loss = self.detach()
-        s.loss += float(loss) if s.device is None else loss.double()
+        s.loss += (float(loss) if s.device is None else loss.double()) * s.factor
+        if s.factor != 1:
+            args, kwargs = _times(self, s.factor, args, kwargs)
     try:
         return _plain_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
     except RuntimeError:
@@ -727,6 +764,13 @@ def _backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             failed, s.failed = s.failed, None
             raise failed from None
         raise
+
+
+def _times(loss: torch.Tensor, factor: float, args: Tuple[Any, ...], kwargs: "Dict[str, Any]") -> Tuple[Tuple[Any, ...], "Dict[str, Any]"]:
+    """The arguments with which backward of a loss makes the gradient times a factor."""
+    given = args[0] if args else kwargs.get("gradient")
+    gradient = torch.full_like(loss.detach(), factor) if given is None else given * factor
+    return (gradient, *args[1:]), {k: v for k, v in kwargs.items() if k != "gradient"}
 
 
 def _check(name: str, p: torch.Tensor, gpu: Optional[torch.device]) -> None:

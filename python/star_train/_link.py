@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from types import FrameType, TracebackType
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type, TypeVar
 
 from . import __version__
 
@@ -50,9 +50,10 @@ _NAMES = (
 )
 
 _HEADER = struct.Struct("<IIQQQ")
+HEADER = _HEADER.size
+header, parse = _HEADER.pack, _HEADER.unpack_from
 _MEMORY = struct.Struct("<8s8Q")
 _AGENT = slice(_MEMORY.size, mmap.PAGESIZE)  # a text that ends with 0
-_USAGE = struct.Struct("<6q")
 _F64 = struct.Struct("<d")
 _U64 = struct.Struct("<Q")
 
@@ -61,11 +62,12 @@ SIZES = {
     "F32": 4, "F64": 8, "F16": 2, "BF16": 2, "C64": 8, "C128": 16, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "BOOL": 1, "U8": 1, "U16": 2, "U32": 4, "U64": 8,
     "F8_E5M2": 1, "F8_E4M3": 1, "F8_E5M2FNUZ": 1, "F8_E4M3FNUZ": 1, "F8_E8M0": 1,
 }  # fmt: skip
-_TYPED_BUFFERS = 1  # the agent knows of types
+_TYPED_BUFFERS, _PROCESSES = 1, 2  # the agent knows of types, and of several processes
 
 _MAX_BODY = 16 << 20
-_STATE = 1 << 20
+STATE_PART = 1 << 20
 WANTS_PARTS = 1 << 63
+RECALLED_ERROR = 1 << 63  # in C of the answer to a recall: the body says why the state is missing
 TURN = 48  # from this bit of the position on
 
 # Exit codes (docs/recover.md).
@@ -91,6 +93,12 @@ class AgentLost(StarError):
 
 class JobError(StarError):
     """The job has ended with an error, or goes on without this worker."""
+
+
+def float_of(bits: int) -> float:
+    """The float64 in a field of a frame."""
+    out: float = _F64.unpack(_U64.pack(bits))[0]
+    return out
 
 
 class Frame(NamedTuple):
@@ -137,7 +145,7 @@ def indices(f: Frame) -> List[int]:
     """The samples that a frame names."""
     a = array.array("q")
     if len(f.body) != 8 * f.b:
-        raise StarError("the agent says %s of %d samples in %d bytes: it is no star of this version" % (_name(f.kind), f.b, len(f.body)), EXIT_DISAGREE)
+        raise StarError("the agent says %s of %d samples in %d bytes: it is no star of this version" % (name(f.kind), f.b, len(f.body)), EXIT_DISAGREE)
     a.frombytes(f.body)
     if sys.byteorder != "little":
         a.byteswap()
@@ -164,8 +172,8 @@ class Link:
 
     # The handshake.
 
-    def begin(self, about: "dict[str, Any]") -> Memory:
-        """Says what is trained; the memory in which parameters, gradient and buffers are from now on."""
+    def begin(self, about: "dict[str, Any]", share: Optional[Callable[[Frame, int], None]] = None) -> Memory:
+        """Says what is trained; the memory in which parameters, gradient and buffers are from now on. share gets its frame and descriptor before it is closed."""
         about = dict(about, pid=os.getpid(), client="star-train " + __version__)
         self._send(ABOUT, VERSION, 0, 0, json.dumps(about).encode())
         f, fd = self._receive_fd()
@@ -174,10 +182,12 @@ class Link:
         if f.kind != MEMORY or fd is None:
             if fd is not None:
                 os.close(fd)
-            raise StarError("the agent begins with %s, expected memory: it is no star of this version" % _name(f.kind), EXIT_DISAGREE)
+            raise StarError("the agent begins with %s, expected memory: it is no star of this version" % name(f.kind), EXIT_DISAGREE)
         try:
             m = mmap.mmap(fd, f.a, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
             magic, version, size, params, nparams, grad, buffers, nbuffers, can = _MEMORY.unpack_from(m)
+            if share is not None:
+                share(f, fd)
         except OSError as e:
             raise StarError("%d MB of memory that is shared with the agent cannot be mapped: %s: see ulimit -v" % (f.a // 1_000_000, e.strerror), EXIT_LOST) from None
         except (ValueError, OverflowError, struct.error) as e:
@@ -192,6 +202,8 @@ class Link:
         typed = [t["name"] for t in about.get("buffers", ()) if "dtype" in t]
         if typed and not can & _TYPED_BUFFERS:
             raise StarError("%s is not float32, which this star cannot save: take the star that belongs to this star-train" % typed[0], EXIT_DISAGREE)
+        if about.get("processes", 1) > 1 and not can & _PROCESSES:
+            raise StarError("this star%s has workers of one process only: take the star that belongs to this star-train" % _program_of(m), EXIT_DISAGREE)
         counts = [_words(about.get(area, ())) for area in ("layout", "buffers")]
         ends = [at + 4 * n for at, n in ((params, nparams), (grad, nparams), (buffers, nbuffers))]
         if counts != [nparams, nbuffers] or max(ends) > size:
@@ -222,12 +234,18 @@ class Link:
 
     def done(self, step: int, loss: float, load: int, compute: int) -> None:
         """The gradient is complete. load and compute are nanoseconds."""
-        global _exiting
-        _exiting = None  # the script has gone on
+        self._done(step, loss, self._used(load, compute))
+
+    def _used(self, load: int, compute: int) -> List[int]:
+        """The measurements of a step."""
         cpu, faults, switches = self._cpu, self._faults, self._switches
         self._measure()
-        usage = _USAGE.pack(max(load, 0), max(compute, 0), max(self._cpu - cpu, 0), max(self._faults - faults, 0), max(self._switches - switches, 0), 0)
-        self._send(DONE, step, _U64.unpack(_F64.pack(loss))[0], 0, usage)
+        return [max(n, 0) for n in (load, compute, self._cpu - cpu, self._faults - faults, self._switches - switches, 0)]
+
+    def _done(self, step: int, loss: float, usage: List[int]) -> None:
+        global _exiting
+        _exiting = None  # the script has gone on
+        self._send(DONE, step, _U64.unpack(_F64.pack(loss))[0], 0, struct.pack("<%dq" % len(usage), *usage))
 
     def evaluated(self, step: int, loss_sum: float, correct: int, count: int) -> None:
         self._send(EVALUATED, step, correct, count, _F64.pack(loss_sum))
@@ -239,8 +257,8 @@ class Link:
 
     def state(self, step: int, state: bytes) -> None:
         """What the optimizer remembers."""
-        for at in range(0, max(len(state), 1), _STATE):
-            self._send(STATE, step, len(state), 0, state[at : at + _STATE])
+        for at in range(0, max(len(state), 1), STATE_PART):
+            self._send(STATE, step, len(state), 0, state[at : at + STATE_PART])
 
     def recall(self) -> None:
         """Asks for the state of the job's optimizer; the answer is a STATE, and recalled has the rest of it."""
@@ -252,7 +270,7 @@ class Link:
         while got < f.b:
             more = self._read()
             if more.kind != STATE or more.a != f.a or not more.body:
-                raise StarError("the agent says %s within the state of an optimizer" % _name(more.kind), EXIT_DISAGREE)
+                raise StarError("the agent says %s within the state of an optimizer" % name(more.kind), EXIT_DISAGREE)
             parts.append(more.body)
             got += len(more.body)
         return b"".join(parts)
@@ -366,7 +384,7 @@ class Link:
     def _frame(self, header: bytes) -> Frame:
         kind, size, a, b, c = _HEADER.unpack(header)
         if size > _MAX_BODY or not ABOUT <= kind <= HALT:
-            raise StarError("the agent says %s with %d bytes: it is no star of this version" % (_name(kind), size), EXIT_DISAGREE)
+            raise StarError("the agent says %s with %d bytes: it is no star of this version" % (name(kind), size), EXIT_DISAGREE)
         return Frame(kind, a, b, c, self._exactly(size) if size else b"")
 
     def _exactly(self, n: int) -> bytes:
@@ -422,7 +440,10 @@ class Link:
         return JobError(f.body.decode("utf-8", "replace") or "the job has ended with exit code %d" % f.a, f.a)
 
 
-def _name(kind: int) -> str:
+L = TypeVar("L", bound=Link)
+
+
+def name(kind: int) -> str:
     return _NAMES[kind] if 0 < kind < len(_NAMES) else "kind %d" % kind
 
 
@@ -439,8 +460,8 @@ def wanted() -> bool:
     return all(os.environ.get(v) for v in ("MASTER_ADDR", "RANK", "WORLD_SIZE"))
 
 
-def connect() -> Link:
-    """The link to the agent that has started this process, or to one that it starts now."""
+def connect(kind: "Type[L]", drop: Sequence[str] = ()) -> "L":
+    """The link to the agent that has started this process, or to one that it starts now, without some variables of the environment."""
     fd = os.environ.pop("STAR_LINK_FD", "")
     if fd:
         try:
@@ -450,11 +471,12 @@ def connect() -> Link:
             raise StarError(
                 "STAR_LINK_FD=%s is no open socket (%s): start this process by star worker -- …, and no process in between that closes it" % (fd, e), EXIT_USAGE
             ) from None
-        return Link(s)
+        return kind(s)
     agent = _agent()
     ours, theirs = socket.socketpair()
     env = dict(os.environ, STAR_LINK_FD=str(theirs.fileno()))
-    env.pop("STAR_AGENT", None)
+    for name in ("STAR_AGENT", *drop):
+        env.pop(name, None)
     try:
         # A session of its own: Ctrl-C in a terminal reaches this process, which passes it on once.
         p = subprocess.Popen([agent, "worker"], pass_fds=[theirs.fileno()], env=env, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -463,7 +485,7 @@ def connect() -> Link:
         raise StarError("the agent %s cannot be started: %s" % (agent, e), 66) from None
     finally:
         theirs.close()
-    return Link(ours, p)
+    return kind(ours, p)
 
 
 # The program of this package: only wheels have it.
@@ -535,7 +557,7 @@ def _chain_excepthook() -> None:
             _show(kind, e, tb)
         if os.getpid() == _process:
             try:
-                link = _link or (connect() if os.environ.get("STAR_LINK_FD") else None)
+                link = _link or (connect(Link) if os.environ.get("STAR_LINK_FD") else None)
             except StarError:
                 link = None
             if link is not None:  # closed if this comes from the agent

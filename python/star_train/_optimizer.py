@@ -14,7 +14,9 @@ from ._link import StarError
 _OPTIONAL = inspect.Parameter("closure", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
 
 
-def attach(model: _several.Models, optimizer: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]], *, overlap: bool = True, own: bool = False) -> Any:
+def attach(
+    model: _several.Models, optimizer: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]], *, overlap: bool = True, own: bool = False, group: Any = None
+) -> Any:
     """Has the job update the parameters of model by the rule of optimizer, which is given back; its ``step`` hands over the gradient.
 
     SGD (with momentum, Nesterov's too), Adam and AdamW run where the parameters are, with their groups. own=True has the optimizer, of any kind, make its steps in
@@ -23,6 +25,8 @@ def attach(model: _several.Models, optimizer: Union[torch.optim.Optimizer, Seque
 
     Several models may be a list, or a dict of them by names, which are put before those of their tensors. Several optimizers, with own=True, are a list in the order in which
     each batch has their steps: [d, g], or [d, d, g] for two steps of d and one of g. Each step is one of all workers together.
+
+    group is a group of torch.distributed, or a DeviceMesh, of processes that are one worker together, with DistributedDataParallel, fully_shard, or neither; all of them call attach.
     """
     s = _job.current()
     if s is None:
@@ -30,6 +34,12 @@ def attach(model: _several.Models, optimizer: Union[torch.optim.Optimizer, Seque
     if s.model is not None:
         raise StarError("star.attach was called before in this process: a process is one worker, and trains one model", _link.EXIT_USAGE)
     whole = _several.together(model)
+    if group is not None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise StarError("star.attach(group=…) takes one optimizer, with groups of parameters, not several", _link.EXIT_USAGE)
+        from . import _replica  # it loads what few scripts need
+
+        s = _replica.begin(whole, group, s)
     if not isinstance(optimizer, torch.optim.Optimizer):
         optimizers = list(optimizer)
         s = _several.begin(whole, optimizers, own)

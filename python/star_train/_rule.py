@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
 
 import torch
 
@@ -52,13 +52,13 @@ def steps(optimizer: torch.optim.Optimizer, name: str, named: Sequence[Tuple[str
     return next(iter(made), None) if SLOTS[name] else None
 
 
-def slots(optimizer: torch.optim.Optimizer, name: str, params: Sequence[Any]) -> bytes:
-    """What the optimizer remembers, vector after vector, as the link has it."""
+def slots(optimizer: torch.optim.Optimizer, name: str, params: Sequence[Any], whole: Callable[[Any], Any]) -> bytes:
+    """What the optimizer remembers, vector after vector, as the link has it. whole makes the tensor of what the optimizer has."""
     out = []
     for slot in SLOTS[name]:
         for _, p, _ in params:
             v = optimizer.state.get(p, {}).get(slot)
-            out.append((torch.zeros_like(p) if v is None else v).detach().to("cpu", torch.float32).reshape(-1))
+            out.append((torch.zeros(p.shape) if v is None else whole(v)).detach().to("cpu", torch.float32).reshape(-1))
     return cast(bytes, torch.cat(out).numpy().tobytes()) if out else b""
 
 

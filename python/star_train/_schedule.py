@@ -35,7 +35,7 @@ class Schedule:
         """Makes the table; the rates of the groups at the height of the first one."""
         n = ld.samples
         self.every = self.every or n
-        told = _told(n, ld.batch_size * ld.accumulate)
+        told = _told(n, ld.batch_size * ld.accumulate * (1 if _job.session is None else _job.session.processes))
         if not ld.epochs and not told and self.every < n:
             raise StarError(
                 "star.schedule(every=%d) needs to know how long the job is: give star.loader(epochs=…), or star run --epochs, --steps or --samples" % self.every, _link.EXIT_USAGE

@@ -133,8 +133,8 @@ class Several(_job.Session):
     def _scale(self, by: float) -> None:
         self._scale_some(by, self.mine[id(self.turns[self.turn])])
 
-    def weigh(self, weight: float) -> None:
-        if weight != self.weight:
+    def weigh(self, weight: float, first: bool) -> None:
+        if not first and weight != self.weight:
             self._scale_some(self.weight / weight, range(len(self.params)))
             self.loss *= self.weight / weight
         self.weight = weight

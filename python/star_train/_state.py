@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import torch
 
@@ -45,6 +45,15 @@ def pack(state: "Dict[str, Any]") -> bytes:
 
     text = json.dumps(encode(state, "the state")).encode()
     return b"".join([_LENGTH.pack(len(text)), text, *tensors])
+
+
+def each(f: Callable[[Any], Any], state: Any) -> Any:
+    """The state with f of each tensor in the place of the tensor."""
+    if isinstance(state, torch.Tensor):
+        return f(state)
+    if isinstance(state, dict):
+        return {k: each(f, v) for k, v in state.items()}
+    return type(state)(each(f, v) for v in state) if isinstance(state, (list, tuple)) else state
 
 
 def unpack(data: bytes, own: "Dict[str, Any]") -> "Dict[str, Any]":

@@ -108,12 +108,14 @@ class Job:
                 self.addr = json.loads(line)["addr"]
         return ps
 
-    def worker(self, script: pathlib.Path, *args: str, flags: Any = (), env: Optional[Dict[str, str]] = None, attach: bool = False) -> Process:
-        """A worker: star worker -- python script, or, with attach, a Python that starts its agent."""
+    def worker(self, script: pathlib.Path, *args: str, flags: Any = (), env: Optional[Dict[str, str]] = None, attach: bool = False, processes: int = 1) -> Process:
+        """A worker: star worker -- python script, or, with attach, a Python that starts its agent, or several processes of it."""
         python = [sys.executable, str(script), *args]
         more = dict(env or {})
         name = "worker-%d.log" % len(self.all)
-        if not attach:
+        if processes > 1:
+            python = [self.star, "processes", str(processes), "--", *python]
+        elif not attach:
             return self._run([self.star, "worker", "--coordinator", self.addr, "--http", "off", *flags, "--", *python], name, more)
         more.update(STAR_AGENT=self.star, STAR_COORDINATOR=self.addr, STAR_HTTP="off")
         for f, v in zip(flags[::2], flags[1::2]):

@@ -166,7 +166,7 @@ func (Hello) Kind() Kind { return KindHello }
 
 // AppendTo appends the header of m to dst.
 func (m Hello) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 17)
+	dst = appendArray(dst, 18)
 	dst = appendString(dst, m.Service)
 	dst = appendString(dst, m.Role)
 	dst = appendString(dst, m.Job)
@@ -184,6 +184,7 @@ func (m Hello) AppendTo(dst []byte) []byte {
 	dst = appendString(dst, m.Pass)
 	dst = appendString(dst, m.Process)
 	dst = appendText(dst, m.Commit, maxName)
+	dst = appendString(dst, m.Codec)
 	return dst
 }
 
@@ -248,6 +249,12 @@ func (m *Hello) Parse(b []byte) error {
 		p.left--
 		if s := p.text("commit", maxName); m.Commit != string(s) {
 			m.Commit = string(s)
+		}
+	}
+	if m.Codec = ""; p.more() {
+		p.left--
+		if s := p.text("codec", maxCodec); m.Codec != string(s) {
+			m.Codec = string(s)
 		}
 	}
 	return p.end()

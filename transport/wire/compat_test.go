@@ -10,8 +10,17 @@ import (
 	"testing"
 )
 
-// fieldNames are names of Go fields, which do not travel.
-var fieldNames = regexp.MustCompile(`[A-Z][A-Za-z0-9]*:`)
+// fieldNames are names of Go fields, which do not travel; absent are the zeros at the end of an array of metrics, which
+// is longer in later releases.
+var (
+	fieldNames = regexp.MustCompile(`[A-Z][A-Za-z0-9]*:`)
+	absent     = regexp.MustCompile(`( 0)+\]`)
+)
+
+// travels returns what of the text of a message is in its bytes.
+func travels(text string) string {
+	return absent.ReplaceAllString(fieldNames.ReplaceAllString(text, ":"), "]")
+}
 
 // TestEarlierReleases reads the headers of messages that earlier releases wrote: each has the values that it had, in
 // order. Newer fields come behind them. cmd/tests/compat has the hashes of the files.
@@ -48,7 +57,7 @@ func TestEarlierReleases(t *testing.T) {
 			m, err := parseAny(kinds[kind], header)
 			if err != nil {
 				t.Errorf("%s: %s: %v", file, said, err)
-			} else if got := fmt.Sprintf("%s %+v", kind, m); !strings.HasPrefix(fieldNames.ReplaceAllString(got, ":"), fieldNames.ReplaceAllString(strings.TrimSuffix(said, "}"), ":")) {
+			} else if got := fmt.Sprintf("%s %+v", kind, m); !strings.HasPrefix(travels(got), travels(strings.TrimSuffix(said, "}"))) {
 				t.Errorf("%s:\n got %s\nwant %s", file, got, said)
 			}
 		}

@@ -67,7 +67,7 @@ var fresh = [...]func() parsing{
 
 // fields has the names of the fields of each kind, those that may be absent last.
 var fields = [...]struct{ needed, absent []string }{
-	KindHello:       {[]string{"service", "role", "job", "token", "version", "host", "rank", "shard", "addr", "shards", "model", "model_hash", "params", "buffers"}, []string{"pass", "process", "commit"}},
+	KindHello:       {[]string{"service", "role", "job", "token", "version", "host", "rank", "shard", "addr", "shards", "model", "model_hash", "params", "buffers"}, []string{"pass", "process", "commit", "codec"}},
 	KindWelcome:     {[]string{"rank", "workers", "generation", "version", "seed", "shards", "elapsed", "step"}, []string{"term", "pass", "batch", "optimizer", "trailing"}},
 	KindReject:      {[]string{"exit", "reason"}, nil},
 	KindAssign:      {[]string{"shards", "of", "params", "workers", "generation"}, []string{"key"}},

@@ -124,6 +124,8 @@ type Hello struct {
 	// unique text of a worker's process; its second hello gets its earlier rank
 	Process string `wire:"absent"`
 	Commit  string `wire:"cut,absent"` // of the program's source, or `unknown`
+	// of a worker, with service `shard`: the codec of params that it wants, `bf16`; empty: float32
+	Codec string `wire:"max=maxCodec,absent"`
 }
 
 // ShardInfo is the range of a shard in the flat vector, and the address of its server.
@@ -376,7 +378,7 @@ type Push struct {
 // Params is a shard's slice of the parameters, all of one version.
 //
 // Sent: shard → worker, ring member → rider, parent → child.
-// Payload: float32.
+// Payload: float32; bfloat16, half as long, from a shard to a worker with that codec in its hello.
 //
 //wire:kind 14 payload=data
 type Params struct {

@@ -82,7 +82,10 @@ type About struct {
 	// stated.
 	Client string `json:"client,omitempty"`
 
-	// PID is that of the process that computes.
+	// Processes is how many processes compute each gradient together; 0: one.
+	Processes int `json:"processes,omitempty"`
+
+	// PID is that of the process that computes, of several the one with the link.
 	PID int `json:"pid"`
 
 	// Stack: on SIGUSR2 the process writes its stack to standard error.
@@ -103,6 +106,8 @@ const (
 	maxPrefetch = 1024
 	maxSlots    = 4
 	maxTurns    = 1024
+
+	maxProcesses = 1024
 )
 
 // parseAbout parses the first frame of a program.
@@ -147,6 +152,8 @@ func parseAbout(f Frame) (a About, err error) {
 		return bad("the state of an optimiser with %d steps and %d vectors: want at most %d, and the optimizer's name", a.State.Steps, len(a.State.Slots), maxSlots)
 	case a.Turns < 0 || a.Turns > maxTurns:
 		return bad("%d updates of each batch: want at most %d", a.Turns, maxTurns)
+	case a.Processes < 0 || a.Processes > maxProcesses:
+		return bad("%d processes of one worker: want at most %d", a.Processes, maxProcesses)
 	case a.Prefetch < 0 || a.Prefetch > maxPrefetch:
 		return bad("a prefetch of %d batches: want at most %d", a.Prefetch, maxPrefetch)
 	}

@@ -443,7 +443,7 @@ func TestTypedBuffers(t *testing.T) {
 		if got := m.BufferLayout(); !reflect.DeepEqual(got, c.want) || len(m.Buffers()) != c.n {
 			t.Errorf("%d words of buffers as %+v, want %d as %+v", len(m.Buffers()), got, c.n, c.want)
 		}
-		if b := m.Memory(); binary.LittleEndian.Uint64(b[56:]) != uint64(c.n) || binary.LittleEndian.Uint64(b[64:]) != 1 {
+		if b := m.Memory(); binary.LittleEndian.Uint64(b[56:]) != uint64(c.n) || binary.LittleEndian.Uint64(b[64:]) != 3 {
 			t.Errorf("the memory begins with %x", b[:72])
 		}
 		hashes[m.Hash()] = true
@@ -493,8 +493,11 @@ func TestHostile(t *testing.T) {
 		{"an unknown kind", func(p peer, ask foreign.Frame) { p.send(foreign.Frame{Kind: 99}) }, "kind 99"},
 		{"kind 0", func(p peer, ask foreign.Frame) { p.send(foreign.Frame{}) }, "kind 0"},
 		{"too long", func(p peer, ask foreign.Frame) {
-			p.send(foreign.Frame{Kind: foreign.KindDone, A: ask.A, Body: make([]byte, 4096)})
-		}, "at most 48"},
+			p.send(foreign.Frame{Kind: foreign.KindDone, A: ask.A, Body: make([]byte, 16384)})
+		}, "at most 8240"},
+		{"measurements of processes that it does not have", func(p peer, ask foreign.Frame) {
+			p.send(foreign.Frame{Kind: foreign.KindDone, A: ask.A, Body: make([]byte, 8*8)})
+		}, "measurements of 2 processes, expected 0"},
 		{"half of the measurements", func(p peer, ask foreign.Frame) {
 			p.send(foreign.Frame{Kind: foreign.KindDone, A: ask.A, Body: make([]byte, 24)})
 		}, "24 bytes of measurements"},

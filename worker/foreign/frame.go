@@ -65,7 +65,7 @@ func (k Kind) limit() int {
 	case KindState:
 		return maxState
 	case KindDone:
-		return 8 * usageFields
+		return 8 * (usageFields + maxProcesses)
 	case KindEvaluated:
 		return 8
 	}

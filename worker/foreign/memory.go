@@ -33,7 +33,10 @@ type layout struct {
 }
 
 // Features of an agent, as bits.
-const typedBuffers = 1 // buffers of other types than float32
+const (
+	typedBuffers     = 1 // buffers of other types than float32
+	severalProcesses = 2 // programs in several processes
+)
 
 func arrange(params, buffers int) layout {
 	up := func(n int) int { return (n + page - 1) / page * page }
@@ -47,7 +50,7 @@ func arrange(params, buffers int) layout {
 // write writes the header into m.
 func (l layout) write(m []byte) {
 	b := append(m[:0], magic...)
-	for _, v := range []int{Version, l.size, l.params, l.nparams, l.grad, l.buffers, l.nbuffers, typedBuffers} {
+	for _, v := range []int{Version, l.size, l.params, l.nparams, l.grad, l.buffers, l.nbuffers, typedBuffers | severalProcesses} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(v))
 	}
 	copy(m[len(b):page-1], build.Program+" "+build.Commit())

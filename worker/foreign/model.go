@@ -58,25 +58,32 @@ type Usage struct {
 	Preempted int64
 	// Samples is that of the batch; 0: as many as requested.
 	Samples int64
+	// Processes has, of a program in several processes, the time of each until its part of the gradient was
+	// done, without waits for the others. The other fields are those of the slowest one.
+	Processes []time.Duration
 }
 
-// usageFields is the number of 8-byte integers in the body of Done.
+// usageFields is the number of 8-byte integers in the body of Done, before those of several processes.
 const usageFields = 6
 
 func parseUsage(b []byte) (u Usage, err error) {
 	if len(b) == 0 { // it does not measure
 		return u, nil
 	}
-	if len(b) != 8*usageFields {
-		return u, errProtocol("done with %d bytes of measurements: want %d", len(b), 8*usageFields)
+	if len(b) < 8*usageFields || len(b)%8 != 0 {
+		return u, errProtocol("done with %d bytes of measurements: want %d, and 8 for each of several processes", len(b), 8*usageFields)
 	}
-	var v [usageFields]int64
+	v := make([]int64, len(b)/8)
 	for i := range v {
 		if v[i] = int64(binary.LittleEndian.Uint64(b[8*i:])); v[i] < 0 {
 			return u, errProtocol("done with a negative measurement, number %d", i)
 		}
 	}
-	return Usage{time.Duration(v[0]), time.Duration(v[1]), time.Duration(v[2]), v[3], v[4], v[5]}, nil
+	u = Usage{Load: time.Duration(v[0]), Compute: time.Duration(v[1]), CPU: time.Duration(v[2]), Faults: v[3], Preempted: v[4], Samples: v[5]}
+	for _, t := range v[usageFields:] {
+		u.Processes = append(u.Processes, time.Duration(t))
+	}
+	return u, nil
 }
 
 // Model is a train.Streamer in another process. Its batches have the numbers of samples in the data
@@ -277,6 +284,9 @@ func (m *Model) compute(ctx context.Context, dst []float32, b train.Batch, ready
 		case f.Kind == KindDone:
 			if m.usage, err = parseUsage(f.Body); err != nil {
 				return 0, err
+			}
+			if n := len(m.usage.Processes); n > 0 && n != m.about.Processes {
+				return 0, errProtocol("measurements of %d processes, expected %d", n, m.about.Processes)
 			}
 			if !own {
 				copy(dst, m.grad)

@@ -364,7 +364,8 @@ func (r *Launch) child(role string, rank int) *child {
 		self = os.Args[0]
 	}
 	if c.cmd = exec.Command(self, role); role == "worker" && len(r.Command) > 0 {
-		c.cmd, c.own = exec.Command(r.Command[0], r.Command[1:]...), true
+		words := InProcesses(self, r.job.ProcsPerWorker, r.Command)
+		c.cmd, c.own = exec.Command(words[0], words[1:]...), true
 	}
 	var env []string
 	for _, e := range os.Environ() {
@@ -378,7 +379,7 @@ func (r *Launch) child(role string, rank int) *child {
 	if c.own {
 		env = append(env, own.AgentVariable+"="+self)
 		if r.Spread == nil && os.Getenv(ompThreads) == "" {
-			env = append(env, fmt.Sprintf("%s=%d", ompThreads, cmp.Or(r.job.Threads, max(1, runtime.GOMAXPROCS(0)/r.job.Workers))))
+			env = append(env, fmt.Sprintf("%s=%d", ompThreads, cmp.Or(r.job.Threads, max(1, runtime.GOMAXPROCS(0)/(r.job.Workers*r.job.ProcsPerWorker)))))
 		}
 	}
 	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }

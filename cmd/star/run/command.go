@@ -1,12 +1,14 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -59,7 +61,12 @@ func memberRuns(ctx context.Context, args []string, obey func(send func(syscall.
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	processes, err := strconv.Atoi(cmp.Or(os.Getenv(settings.Variable("procs-per-worker")), "1"))
+	if err != nil {
+		return &settings.UsageError{Msg: fmt.Sprintf("star member: the number of processes of a worker is not a number: %v", err)}
+	}
+	words := launch.InProcesses(self, processes, args)
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), cli.AgentVariable+"="+self)
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = os.Stderr, os.Stderr, launch.Attributes()
 	if err := cmd.Start(); err != nil {

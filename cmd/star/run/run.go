@@ -22,7 +22,7 @@ import (
 
 // Commands are the commands of this group.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{runCommand(), memberCommand()}
+	return []*cobra.Command{runCommand(), memberCommand(), processesCommand()}
 }
 
 func runCommand() *cobra.Command {
@@ -63,6 +63,9 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			command, err := findCommand(args, job.Hosts == "")
 			if err != nil {
 				return err
+			}
+			if job.ProcsPerWorker > 1 && len(command) == 0 {
+				return job.Invalid("procs-per-worker", errors.New("only a command behind -- has several processes; a worker of star is one"))
 			}
 			if err := node.Check(job, len(command) > 0); err != nil {
 				return err

@@ -1,0 +1,193 @@
+"""A worker that is several processes: with DistributedDataParallel, fully_shard, or neither."""
+
+import json
+import re
+from typing import Any, Dict, List
+
+import pytest
+from test_parity import MODEL
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
+
+if not torch.distributed.is_available():
+    pytest.skip("PyTorch without torch.distributed", allow_module_level=True)
+
+NEW = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6)
+sharded = pytest.mark.skipif(not NEW, reason="fully_shard is public since PyTorch 2.6")
+
+TRAIN = (
+    MODEL
+    + """
+import json, os, signal, sys, time
+import torch.distributed as dist
+import star_train.torch as star
+
+class Numbered(torch.utils.data.Dataset):
+    def __init__(self):
+        self.x, self.y = data()
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return i, self.x[i], self.y[i]
+
+kind, name, accumulate, what = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+dist.init_process_group("gloo")
+me = dist.get_rank()
+group = dist.group.WORLD
+torch.manual_seed(5 if me == 0 or kind in ("fsdp", "hsdp") else 6)  # else all have what process 0 has
+model = Net(25)
+if kind in ("fsdp", "hsdp"):
+    from torch.distributed.fsdp import fully_shard
+    if kind == "hsdp":
+        group = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
+    mesh = {"mesh": group} if kind == "hsdp" else {}
+    fully_shard(model.hidden, **mesh)
+    fully_shard(model, **mesh)
+elif kind == "ddp":
+    model = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+inner = model.module if kind == "ddp" else model
+opt = star.attach(model, OPTIMIZERS[name](inner), own=name.startswith("own"), group=group)
+loader = star.loader(Numbered(), batch_size=8 // accumulate, accumulate=accumulate, epochs=10)
+def evaluated(batch):
+    _, x, y = batch
+    out = model(x)
+    return float(F.cross_entropy(out, y, reduction="sum")), int((out.argmax(1) == y).sum()), len(y)
+if what in ("state", "evaluates"):
+    star.evaluate(evaluated, Numbered())
+step, taken = 0, []
+for epoch in range(100):
+    for i, x, y in loader:
+        if what == "dies" and step == 20 and me == 1 and star.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "slow" and me == 1 and star.rank() == 1:
+            time.sleep(0.05)
+        if not taken:
+            opt.zero_grad()
+        (F.cross_entropy(model(x), y) / accumulate).backward()
+        taken.append(i.tolist())
+        if len(taken) == accumulate:
+            step += 1
+            opt.step()
+            print("batch", json.dumps(sum(taken, [])), flush=True)
+            taken = []
+            if what == "state" and step == 50:
+                print("state", json.dumps([float(v.to_local().sum() if hasattr(v, "to_local") else v.sum()) for s in opt.state_dict()["state"].values() for k, v in s.items() if k == "exp_avg"]))
+print("end", me, flush=True)
+dist.destroy_process_group()
+"""
+)
+
+
+def batches(worker: Any) -> List[List[List[int]]]:
+    """Of each process, step by step."""
+    out: Dict[str, List[List[int]]] = {}
+    for line in worker.log.splitlines():
+        m = re.match(r"(\[\d+\] )?batch (.*)", line)
+        if m:
+            out.setdefault(m.group(1) or "", []).append(json.loads(m.group(2)))
+    return [list(parts) for parts in zip(*(out[k] for k in sorted(out)))]
+
+
+PS, RING = ("--shards", "2"), ("--arch", "allreduce")
+
+
+@pytest.mark.parametrize(
+    "kind, processes, name, accumulate, arch",
+    [("ddp", 2, "momentum", 1, PS), ("plain", 2, "own rmsprop", 2, RING)]
+    + [pytest.param(*p, marks=sharded) for p in (("fsdp", 2, "sgd", 1, PS), ("fsdp", 2, "adamw groups", 2, PS), ("fsdp", 2, "own rmsprop", 1, RING), ("hsdp", 4, "adam", 1, RING), ("ddp", 3, "own adagrad", 1, RING))],
+    ids=lambda v: "-".join(v) if isinstance(v, tuple) else str(v),
+)
+def test_like_one_process(job: Any, kind: str, processes: int, name: str, accumulate: int, arch: Any) -> None:
+    script = job.script(TRAIN)
+    # The last round has fewer samples than processes.
+    size = 2 * 8 * processes
+    job.start("--mode", "ssgd", "--samples", str(100 * size + 3), *arch)
+    flags = (*arch, "--out", str(job.out)) if arch != PS else ()
+    ws = [job.worker(script, kind, name, str(accumulate), "", flags=flags, processes=processes) for _ in range(2)]
+    job.finish()
+    own = {}  # type: Any
+    exec(MODEL, own)
+    x, y = own["data"]()
+    torch.manual_seed(5)
+    model = own["Net"](25)
+    opt = own["OPTIMIZERS"][name](model)
+    rounds = [batches(w) for w in ws]
+    seen: List[int] = []
+    for k in range(101):
+        parts = [p for r in rounds for p in (r[k] if k < len(r) else [])]
+        taken = sum(parts, [])
+        if k < 100:
+            assert all(len(p) == 8 for p in parts)
+            seen += taken
+        else:  # the last three samples; a process without one computes another one's for nothing
+            taken = sorted(set(taken))
+            assert len(taken) == 3
+        opt.zero_grad()
+        own["F"].cross_entropy(model(x[taken]), y[taken], reduction="sum").div(size).backward()
+        for p in model.parameters():
+            if p.requires_grad and p.grad is None:
+                p.grad = torch.zeros_like(p)
+        opt.step()
+    for e in range(len(seen) // 640):
+        assert sorted(seen[640 * e : 640 * (e + 1)]) == list(range(640))
+    assert_equal(job.parameters(), model.state_dict())
+
+
+def assert_equal(got: Any, want: Any) -> None:
+    assert set(got) == set(want), (sorted(got), sorted(want))
+    for k, v in want.items():
+        error = float((got[k] - v).abs().max()) / max(float(v.abs().max()), 1e-3)
+        assert error < 1e-5, "%s is off by %.2g of its largest element" % (k, error)
+
+
+def test_a_process_dies(job: Any) -> None:
+    """Its worker leaves the job, and the other one goes on with its samples."""
+    script = job.script(TRAIN)
+    job.start("--mode", "ssgd", "--epochs", "5")
+    ws = [job.worker(script, "ddp", "sgd", "1", "dies", processes=2) for _ in range(2)]
+    codes = sorted(w.wait() for w in ws)
+    assert job.all[0].wait() == 0, job.all[0].log
+    assert codes == [0, 137], [w.log for w in ws]
+    lost = next(w for w in ws if w.wait())
+    assert "process 1 of the 2 of this worker (pid" in lost.log and "has ended without saying why" in lost.log
+    (gone,) = job.lines("leave")
+    assert "process 1 of the 2 of this worker" in gone["why"]
+    assert job.lines("fire")[-1]["samples"] == 5 * 640  # with those of the worker that is gone
+
+
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=sharded)])
+def test_the_slow_process_is_named(job: Any, kind: str) -> None:
+    script = job.script(TRAIN)
+    job.start("--mode", "ssgd", "--steps", "60")
+    ws = [job.worker(script, kind, "sgd", "1", "slow", processes=2) for _ in range(2)]
+    job.finish()
+    times = [r["telemetry"] for r in job.lines("record") if r["worker"] == 1]
+    assert all(t["processes"] == 2 for t in times)
+    named = sum(t["slow_process"] == 1 and t["slow_process_time"] > t["other_processes"] for t in times)
+    assert named > 0.9 * len(times), times
+    assert ws
+
+
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=sharded)])
+def test_state_and_joins(job: Any, kind: str) -> None:
+    """All processes may ask for the optimizer's state. Evaluations are spread over them. A joining worker has the job's parameters."""
+    script = job.script(TRAIN)
+    job.start("--mode", "ssgd", "--epochs", "10", "--eval-every", "2", "--max-workers", "2", workers=1)
+    w = job.worker(script, kind, "adam", "1", "state", processes=2)
+    w.until("state ")
+    job.worker(script, kind, "adam", "1", "evaluates", processes=2)
+    job.finish()
+    states = [json.loads(line.split("state ")[1]) for line in w.log.splitlines() if "state [" in line]
+    assert len(states) == 2
+    if kind == "ddp":
+        assert states[0] == states[1]
+    assert any(x != 0 for x in states[0])
+    got = job.parameters()
+    own = {}  # type: Any
+    exec(MODEL, own)
+    model = own["Net"](25)
+    model.load_state_dict(got)
+    x, y = own["data"]()
+    last = job.lines("eval")[-1]
+    assert last["predictions"] == 640
+    assert abs(last["accuracy"] - float((model(x).argmax(1) == y).float().mean())) < 1e-6
