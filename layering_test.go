@@ -114,7 +114,7 @@ var rooms = []struct {
 	{"star/coord/tool", "star/transport star/transport/wire", "", "answers tools: knows no job"},
 	{"star/coord/traffic", "star star/coord/engine star/modes star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: its caller says what the time is, and where workers are"},
 	{"star/coord/view", "star star/coord/advisor star/coord/measure star/coord/moves star/runlog star/transport/wire", "net os sync context math/rand math/rand/v2", "makes the status without I/O of its own"},
-	{"star/modes", "star", "net os sync context math/rand math/rand/v2", "pure: the simulator drives the same barrier"},
+	{"star/modes", "star star/ps/rule", "net os sync context math/rand math/rand/v2", "pure: the simulator drives the same barrier"},
 	{"star/modes/auto", "star star/modes star/modes/price", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/modes/baseline", "star star/modes star/ps/rule", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/modes/price", "star star/modes", "net os sync context math/rand math/rand/v2", "pure: a price follows from a forecast"},
