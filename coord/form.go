@@ -213,6 +213,9 @@ func (c *Coordinator) takeOver() error {
 	if a.Strides != nil {
 		c.cfg.Strides = *a.Strides
 	}
+	if a.Outward != nil {
+		c.cfg.Outward = *a.Outward
+	}
 	return nil
 }
 

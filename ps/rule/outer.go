@@ -154,8 +154,9 @@ type outerState struct {
 	velocity, sum []float32
 	share         float64
 
-	// models is what workers are sent instead of the parameters, by worker; nil: the parameters.
-	models [][]float32
+	// models is what workers are sent instead of the parameters, by worker; nil: the parameters. memory is what
+	// they are made in.
+	models, memory [][]float32
 }
 
 func newOuterState(o Outer, n int) *outerState {
@@ -208,20 +209,20 @@ func (d *Descent) Outward(params []float32, version int64, gs []Gradient, o Oute
 
 // foresee makes what the workers of an update are sent.
 func (s *outerState) foresee(params []float32, version int64, gs []Gradient) {
+	clear(s.models)
 	for _, g := range gs {
-		for int(g.Worker) >= len(s.models) {
-			s.models = append(s.models, nil)
-		}
 		late := version - g.Basis
 		if late <= 0 || s.velocity == nil {
-			s.models[g.Worker] = nil
 			continue
+		}
+		for int(g.Worker) >= len(s.models) {
+			s.models, s.memory = append(s.models, nil), append(s.memory, nil)
 		}
 		mu := s.of.Momentum
 		ahead := s.of.Rate * mu * mu * (1 - math.Pow(mu, float64(late))) / (1 - mu)
-		m := append(s.models[g.Worker][:0], params...)
+		m := append(s.memory[g.Worker][:0], params...)
 		kernel.Axpy(float32(-ahead), s.velocity, m)
-		s.models[g.Worker] = m
+		s.models[g.Worker], s.memory[g.Worker] = m, m
 	}
 }
 
@@ -237,6 +238,14 @@ func (d *Descent) OuterModel(w star.Worker) []float32 {
 // Inward says that an update of gradients was made, which ends a series of outer steps: their state is
 // dropped.
 func (d *Descent) Inward() { d.outer = nil }
+
+// OuterRule is the rule of the last outer step, as text; empty: there is no state of outer steps.
+func (d *Descent) OuterRule() string {
+	if d.outer == nil || d.outer.velocity == nil {
+		return ""
+	}
+	return d.outer.of.String()
+}
 
 // unit is Unit, or 1.
 func (d *Descent) unit() float64 {
@@ -273,12 +282,26 @@ func (d *Descent) OuterSlots(n int) (slots []Slot) {
 	if s == nil || s.velocity == nil {
 		return nil
 	}
-	name := s.of.String()
-	slots = []Slot{{outerVelocity + name, s.velocity}}
+	slots = s.of.Slots(n)
+	slots[0].Data = s.velocity
 	if s.sum != nil {
-		share := make([]float32, n)
-		share[0] = float32(s.share)
-		slots = append(slots, Slot{outerSum + name, s.sum}, Slot{outerShare + name, share})
+		slots[1].Data = s.sum
+		slots[2].Data[0] = float32(s.share)
+	}
+	return slots
+}
+
+// Slots returns the state of outer steps of n elements as it begins.
+func (o Outer) Slots(n int) (slots []Slot) {
+	if o.Momentum == 0 {
+		return nil
+	}
+	prefixes := []string{outerVelocity}
+	if o.Kind == OuterDelayed {
+		prefixes = append(prefixes, outerSum, outerShare)
+	}
+	for _, p := range prefixes {
+		slots = append(slots, Slot{p + o.String(), make([]float32, n)})
 	}
 	return slots
 }
@@ -292,20 +315,11 @@ func (d *Descent) SetOuterSlots(slots []Slot) error {
 	if err != nil {
 		return err
 	}
-	s := newOuterState(o, len(slots[0].Data))
-	want := []string{outerVelocity}
-	if s.sum != nil {
-		want = append(want, outerSum, outerShare)
-	}
-	for i := range want {
-		want[i] += o.String()
-	}
-	names := make([]string, len(slots))
-	for i, slot := range slots {
-		names[i] = slot.Name
-	}
-	if !ok || s.velocity == nil || !slices.Equal(names, want) || len(slots[0].Data) == 0 {
-		return fmt.Errorf("ps: %q are not the state vectors of outer steps", names)
+	n := len(slots[0].Data)
+	s := newOuterState(o, n)
+	same := func(a, b Slot) bool { return a.Name == b.Name && len(a.Data) == len(b.Data) }
+	if !ok || s.velocity == nil || n == 0 || !slices.EqualFunc(slots, o.Slots(n), same) {
+		return fmt.Errorf("ps: %d vectors, the first %.80q, are not the state of outer steps", len(slots), slots[0].Name)
 	}
 	copy(s.velocity, slots[0].Data)
 	if s.sum != nil {
