@@ -135,6 +135,9 @@ func (c *Coordinator) fits(p modes.Plan) error {
 	if err := c.arch.Fits(p); err != nil {
 		return err
 	}
+	if err := c.epochHolds(p); err != nil {
+		return err
+	}
 	for w, q := range c.peers.workers {
 		if q == nil {
 			continue

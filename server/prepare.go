@@ -109,6 +109,9 @@ func (s *server) prepare() (err error) {
 	if _, ok := resource.PublishedModel(j.ModelPrior); j.ModelPrior != "" && !ok {
 		return j.Invalid("model-prior", fmt.Errorf("unknown model %q; want one of %s", j.ModelPrior, resource.PublishedNames()))
 	}
+	if err := s.sameOuter(); err != nil {
+		return err
+	}
 	if s.opt, s.rate, err = process.UpdateRule(&j.Job); err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func (w *worker) newStride(job *job.Job, params int, outer bool) (*rule.Solo, er
 	if c.Name == optim.Own {
 		return nil, fmt.Errorf("the program makes its updates itself (own=True)")
 	}
-	return &rule.Solo{Gain: c.Gain(), Unit: process.OuterUnit(c), Clip: job.Clip, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+	return &rule.Solo{Gain: c.Gain(), Unit: c.Unit(), Clip: job.Clip, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
 }
 
 // ownRule returns the update rule of local steps: the job's, with which the shards continue, or else

@@ -373,7 +373,7 @@ func (w *ringWorker) load(ctx context.Context) error {
 		if w.opt, err = optim.New(cfg, len(w.params)); err != nil {
 			return err
 		}
-		w.rule = &rule.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip, Unit: process.OuterUnit(cfg)}
+		w.rule = &rule.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip, Unit: cfg.Unit()}
 	}
 	at := w.member.Welcome.Version
 	switch {

@@ -110,15 +110,9 @@ func Lossy(codec string) bool {
 	return err != nil || s.Loss > compress.Half // auto may choose any
 }
 
-// OuterUnit is the unit of distances before outer steps, with which they are as long as gradients ([rule.Descent.Unit]).
-func OuterUnit(c optim.Config) float64 {
-	c = c.WithDefaults()
-	return c.LR * c.Gain()
-}
-
 // OwnRule is the rule of a job's optimiser alone.
 func OwnRule(job *job.Job, o *optim.Optimizer, rate optim.Schedule) rule.Rule {
-	descent := &rule.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip, Unit: OuterUnit(o.Config())}
+	descent := &rule.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip, Unit: o.Config().Unit()}
 	if c := o.Config(); c.Name == optim.DANA {
 		r := rule.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
 		r.Apart = job.UpdateScale == string(engine.ScaleFiring) || job.UpdateScale == string(engine.ScaleWorkers)

@@ -63,7 +63,7 @@ func (s *Solo) Follow(before, now []float32, at int64) (err error) {
 	}
 	o, ok := s.opt.(StrideOptimizer)
 	rate := s.Schedule.At(at) * s.Gain
-	if !ok || rate <= 0 {
+	if !ok || !o.Strides() || rate <= 0 {
 		return nil
 	}
 	mean := make([]float32, len(now))
