@@ -62,7 +62,7 @@ func shapes(n int) []compress.Tensor {
 	return []compress.Tensor{{Offset: 0, Shape: []int{a, 8}}, {Offset: 8 * a, Shape: []int{n / 8}}, {Offset: 8*a + n/8, Shape: []int{b, 4, 4}}}
 }
 
-var compressed = []string{"none", "fp16", "bf16", "int8", "int8-stochastic", "topk=0.1", "topk=3", "powersgd=2"}
+var compressed = []string{"none", "fp16", "bf16", "int8", "int8-stochastic", "int2", "topk=0.1", "topk=3", "powersgd=2"}
 
 func compressors(t testing.TB, ranks int, cfg CompressorConfig) []*Compressor {
 	t.Helper()

@@ -22,7 +22,7 @@ import (
 // members are disconnected, buffers are averaged if all have arrived, and the job ends if no work is left. It may call
 // itself, through members that are lost. An error ends the job.
 func (c *Coordinator) carry(orders []engine.Ready) error {
-	orders, evict := evictions(orders)
+	orders, evict := evictions(c.graces(orders))
 	if len(orders) > 0 {
 		c.freezeFirst()
 	}
@@ -217,6 +217,31 @@ func evictions(orders []engine.Ready) ([]engine.Ready, []*engine.Eviction) {
 		}
 	}
 	return rest, evict
+}
+
+// graces begins the graces in orders, whatever the orders have to wait for, and returns the others.
+func (c *Coordinator) graces(orders []engine.Ready) []engine.Ready {
+	if !slices.ContainsFunc(orders, func(o engine.Ready) bool { return o.Grace.Number > 0 }) {
+		return orders
+	}
+	var rest []engine.Ready
+	for _, o := range orders {
+		if o.Grace.Number == 0 {
+			rest = append(rest, o)
+			continue
+		}
+		time.AfterFunc(o.Grace.For, func() { c.in.notify(notice{grace: o.Grace.Number}) })
+	}
+	return rest
+}
+
+// lapse carries out what follows when a grace has passed.
+func (c *Coordinator) lapse(grace int64) error {
+	e, ok := c.engine.(engine.ShardEngine)
+	if !ok {
+		return nil
+	}
+	return c.carry(e.Lapse(grace))
 }
 
 // evict disconnects a member: its report was wrong, or the others cannot continue with it. A member that may come back

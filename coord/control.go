@@ -111,7 +111,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		words := c.words(c.engine.View().Plan)
 		return modeChange{From: words, To: words, Version: c.engine.View().Version}, nil
 	}
-	rules := choice.Rules{Workers: c.cfg.MaxWorkers, First: c.cfg.Plan, Strides: c.cfg.Strides, Uncut: c.cfg.Uncut, Fits: c.fits}
+	rules := choice.Rules{Workers: c.cfg.MaxWorkers, First: c.cfg.Plan, Strides: c.cfg.Strides, Outward: c.cfg.Outward, Uncut: c.cfg.Uncut, Fits: c.fits}
 	if c.lease.Replaceable() {
 		rules.Replaceable = c.arch.Replaceable
 	}
@@ -133,6 +133,9 @@ func (c *Coordinator) fits(p modes.Plan) error {
 		return err
 	}
 	if err := c.arch.Fits(p); err != nil {
+		return err
+	}
+	if err := c.epochHolds(p); err != nil {
 		return err
 	}
 	for w, q := range c.peers.workers {

@@ -12,9 +12,11 @@ import (
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/layout"
+	"star/coord/length"
 	"star/coord/membership"
 	"star/coord/takeover"
 	"star/internal/exitcode"
+	"star/modes"
 	"star/transport"
 	"star/transport/wire"
 )
@@ -194,7 +196,7 @@ func (c *Coordinator) takeOver() error {
 		return &Error{exitcode.Disagree, err.Error()}
 	}
 	if c.cfg.Adopt == nil {
-		return nil
+		return c.epochHolds(c.cfg.Plan)
 	}
 	a, err := c.cfg.Adopt(*c.members.Terms.Enrolled())
 	if err != nil {
@@ -212,6 +214,17 @@ func (c *Coordinator) takeOver() error {
 	}
 	if a.Strides != nil {
 		c.cfg.Strides = *a.Strides
+	}
+	if a.Outward != nil {
+		c.cfg.Outward = *a.Outward
+	}
+	return c.epochHolds(c.cfg.Plan)
+}
+
+// epochHolds returns a usage error if a plan's local steps need more samples than the workers' epoch has.
+func (c *Coordinator) epochHolds(p modes.Plan) error {
+	if err := length.Outward(p, c.cfg.Batch, c.members.Terms.Enrolled().Samples); err != nil {
+		return &Error{exitcode.Usage, err.Error()}
 	}
 	return nil
 }

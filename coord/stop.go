@@ -22,6 +22,7 @@ import (
 type notice struct {
 	cause error           // nil: only check which members are to leave
 	yield chan<- struct{} // closed if the job can continue elsewhere; nil: the job is to end
+	grace int64           // the number of a grace that has passed (engine.Ready.Grace); 0: it is another notice
 }
 
 // Stop ends the job with cause, after a checkpoint. It may be called at any time, from any goroutine, and returns
@@ -33,7 +34,7 @@ func (c *Coordinator) Stop(cause error) { c.in.notify(notice{cause: cause}) }
 // closed.
 func (c *Coordinator) Yield(cause error) <-chan struct{} {
 	yield := make(chan struct{})
-	c.in.notify(notice{cause, yield})
+	c.in.notify(notice{cause: cause, yield: yield})
 	return yield
 }
 
@@ -41,6 +42,8 @@ func (c *Coordinator) Yield(cause error) <-chan struct{} {
 // first, so that no process takes the job over that is about to end, too.
 func (c *Coordinator) noticed(n notice) error {
 	switch {
+	case n.grace > 0:
+		return c.lapse(n.grace)
 	case n.cause == nil:
 		return c.muster(time.Now())
 	case n.yield == nil:

@@ -74,8 +74,8 @@ func (f Firing) Released() iter.Seq[star.Worker] {
 //
 // Invariants between two calls:
 //
-//   - No group has enough arrivals to fire: a waiting worker waits for a live worker that is computing,
-//     or is held (Plan.Excluded).
+//   - No group has enough arrivals to fire, except in its grace (Plan.Grace): a waiting worker waits for a live
+//     worker that is computing, or is held (Plan.Excluded).
 //   - A waiting worker is in the queue of each of its groups, and in no other.
 //   - An arrival fires, is dropped or is kept once. The version rises by one with each update.
 //   - The same calls give the same firings.
@@ -98,6 +98,9 @@ type Barrier struct {
 
 	// swept is the slowest clock when free last visited the stopped workers; -1: it must visit them again.
 	swept int64
+
+	graces int64   // begun so far
+	begun  []int64 // graces that began in the current call
 
 	firings  []Firing      // what the current call returns
 	released []star.Worker // backs Workers and Dropped of firings
@@ -136,6 +139,10 @@ type group struct {
 	dropLate bool
 	again    bool
 	queue    []star.Worker // waiting members and riders, in order of arrival
+
+	// grace is the number of the grace that began when the quorum was complete, 0: none has; over: it has passed.
+	grace int64
+	over  bool
 
 	// Version of the last firing under this plan; 0: none yet.
 	last int64
@@ -195,6 +202,25 @@ func (b *Barrier) Waiting() []star.Worker {
 	}
 	slices.SortFunc(ws, func(v, w star.Worker) int { return int(b.at[v].arrival - b.at[w].arrival) })
 	return ws
+}
+
+// Graces lists the graces that the last call began: the caller calls Lapse with each number after Plan.Grace. The
+// slice is valid until the next call.
+func (b *Barrier) Graces() []int64 { return b.begun }
+
+// Lapse says that a grace has passed: its group fires with the members that have arrived. A grace of a group that
+// has fired since, or of an earlier plan, does nothing.
+func (b *Barrier) Lapse(grace int64) []Firing {
+	b.begin()
+	for i := range b.groups {
+		if g := &b.groups[i]; grace > 0 && g.grace == grace {
+			if g.over = true; b.ready(int32(i)) {
+				b.fire(int32(i))
+			}
+		}
+	}
+	b.free()
+	return b.firings
 }
 
 // Missing lists, by rank, the workers that others wait for: live members that have not arrived, of each
@@ -638,13 +664,25 @@ func (b *Barrier) load(p Plan) {
 func (b *Barrier) begin() {
 	b.firings = b.firings[:0]
 	b.released = b.released[:0]
+	b.begun = b.begun[:0]
 }
 
-// ready reports whether enough members of group i have arrived. A group without live members is never
-// ready: its riders have no members to fire with.
+// ready reports whether enough members of group i have arrived, and begins its grace when they have. A group without
+// live members is never ready: its riders have no members to fire with.
 func (b *Barrier) ready(i int32) bool {
 	g := &b.groups[i]
-	return g.arrived > 0 && g.arrived >= min(g.quorum, g.live)
+	if g.arrived == 0 || g.arrived < min(g.quorum, g.live) {
+		return false
+	}
+	if b.plan.Grace == 0 || g.arrived >= g.live || g.over {
+		return true
+	}
+	if g.grace == 0 {
+		b.graces++
+		g.grace = b.graces
+		b.begun = append(b.begun, g.grace)
+	}
+	return false
 }
 
 // stranded reports whether w, which is not a member of any group, rides only in groups without live
@@ -728,7 +766,7 @@ func (b *Barrier) fire(i int32) {
 		m.arrival, m.basis = 0, b.version
 	}
 	g.queue = g.queue[:0]
-	g.arrived = 0
+	g.arrived, g.grace, g.over = 0, 0, false
 	b.firings = append(b.firings, Firing{Version: b.version, Workers: ws, Stopped: b.stop(ws)})
 }
 

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
+	"star/ps/rule"
 )
 
 // naive is the Barrier without counters and queues: after every event it derives what has to happen from the waiting
@@ -20,6 +21,8 @@ type naive struct {
 	basis   map[star.Worker]int64
 	report  map[star.Worker]star.Worker // of each waiting worker: the first worker of its report
 	last    []int64                     // by group
+	grace   []bool                      // by group: its quorum was complete, and it waits for the others
+	over    []bool                      // by group: its grace has passed
 	clock   map[star.Worker]int
 	stopped map[star.Worker]bool
 }
@@ -33,7 +36,7 @@ func newNaive(p Plan) *naive {
 
 func (m *naive) set(p Plan) {
 	m.plan = p
-	m.last = make([]int64, len(p.Groups))
+	m.last, m.grace, m.over = make([]int64, len(p.Groups)), make([]bool, len(p.Groups)), make([]bool, len(p.Groups))
 }
 
 func (m *naive) arrive(ws ...star.Worker) []Firing {
@@ -158,7 +161,7 @@ func (m *naive) join(w star.Worker) []Firing {
 }
 
 func (m *naive) install(p Plan) []Firing {
-	if p.SameGroups(m.plan) && p.MaxLead == m.plan.MaxLead && sameSet(p.Excluded, m.plan.Excluded) {
+	if p.SameGroups(m.plan) && p.MaxLead == m.plan.MaxLead && p.Grace == m.plan.Grace && sameSet(p.Excluded, m.plan.Excluded) {
 		return nil
 	}
 	back := func(w star.Worker) bool { return !slices.Contains(p.Excluded, w) }
@@ -173,6 +176,11 @@ func (m *naive) install(p Plan) []Firing {
 	}
 	m.set(p)
 	return append(fs, m.settle(false)...)
+}
+
+func (m *naive) lapse(group int) []Firing {
+	m.over[group] = true
+	return m.settle(false)
 }
 
 func (m *naive) settle(arrival bool) (fs []Firing) {
@@ -211,7 +219,12 @@ func (m *naive) settle(arrival bool) (fs []Firing) {
 				there++
 			}
 		}
-		if there > 0 && there >= min(living, g.Quorum) {
+		if there == 0 || there < min(living, g.Quorum) {
+			continue
+		}
+		m.grace[i] = m.plan.Grace > 0 && !m.over[i] && there < living || m.grace[i]
+		if m.plan.Grace == 0 || there == living || m.over[i] {
+			m.grace[i], m.over[i] = false, false
 			fire(func(w star.Worker) bool {
 				return m.whole(w) && (slices.Contains(g.Members, w) || slices.Contains(g.Riders, w))
 			})
@@ -305,9 +318,15 @@ func drawPlan(t *rapid.T, n int) Plan {
 			g.Riders = nil
 		}
 	}
+	if slices.ContainsFunc(p.Groups, func(g Group) bool { return g.Quorum < len(g.Members) }) && rapid.Bool().Draw(t, "grace") {
+		p.Grace = time.Duration(rapid.IntRange(1, 1e9).Draw(t, "grace time"))
+	}
 	switch rapid.IntRange(0, 5).Draw(t, "steps") {
 	case 0:
-		p.Local = rapid.IntRange(1, 20).Draw(t, "local")
+		p.Local, p.StepsBySpeed = rapid.IntRange(1, 20).Draw(t, "local"), rapid.Bool().Draw(t, "by speed")
+		if kind := rapid.SampledFrom([]rule.OuterKind{"", rule.OuterNesterov, rule.OuterDelayed, rule.OuterLookahead}).Draw(t, "outer"); kind != "" {
+			p.Outer = rule.Outer{Kind: kind, Momentum: rapid.Float64Range(0, 0.9999).Draw(t, "momentum"), Rate: rapid.Float64Range(1e-9, 100).Draw(t, "rate")}
+		}
 	case 1:
 		p.Micro, p.ComputeDeadline = rapid.IntRange(1, 9).Draw(t, "micro"), time.Duration(rapid.IntRange(1, 1e9).Draw(t, "cap"))
 	}
@@ -325,6 +344,7 @@ func bare(p Plan) Plan {
 	p = p.Clone()
 	p.Groups[0].Riders = append(p.Groups[0].Riders, p.Excluded...)
 	p.Excluded, p.MaxLead, p.Local, p.Micro, p.ComputeDeadline = nil, 0, 0, 0, 0
+	p.Outer, p.StepsBySpeed, p.Grace = rule.Outer{}, false, 0
 	return p
 }
 
@@ -366,6 +386,13 @@ func TestBarrierAgainstModel(t *testing.T) {
 			"arrive0": arrive, "arrive1": arrive, "arrive2": arrive, "arrive3": arrive,
 			"report0": report, "report1": report,
 			"install": install,
+			"lapse": func(t *rapid.T) {
+				i := rapid.IntRange(0, len(b.groups)-1).Draw(t, "group")
+				if b.groups[i].grace == 0 || b.groups[i].over {
+					t.Skip("no grace")
+				}
+				check(t, "lapse", b.Lapse(b.groups[i].grace), m.lapse(i))
+			},
 			"leave": func(t *rapid.T) {
 				w := pick("leave", func(w star.Worker) bool { return !m.gone[w] })
 				check(t, "leave", b.Leave(w), m.leave(w))
@@ -378,6 +405,11 @@ func TestBarrierAgainstModel(t *testing.T) {
 			"": func(t *rapid.T) {
 				if b.Version() != m.version || !slices.Equal(b.Waiting(), m.waiting) {
 					t.Fatalf("v%d, %v wait; the model is at v%d, %v wait", b.Version(), b.Waiting(), m.version, m.waiting)
+				}
+				for i := range b.groups {
+					if (b.groups[i].grace > 0) != m.grace[i] {
+						t.Fatalf("group %d: grace %v; the model: %v", i, b.groups[i].grace, m.grace[i])
+					}
 				}
 				for _, w := range ranks(n) {
 					if b.at[w].stopped != m.stopped[w] {

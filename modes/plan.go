@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"star"
+	"star/ps/rule"
 )
 
 // Group is a set of workers that make updates together.
@@ -70,6 +71,18 @@ type Plan struct {
 	// mini-batches of the stream, and reports the change of its parameters instead of a gradient. Zero: none.
 	Local int
 
+	// Outer is what an update makes of the distances that workers have moved by local steps. The zero value is
+	// their mean. Other rules need Local.
+	Outer rule.Outer `json:",omitzero"`
+
+	// StepsBySpeed gives Local steps to the fastest worker and fewer to slower ones, at least one, in proportion to
+	// their speed, so that all workers arrive at about the same time ([StepsOf]). It needs Local.
+	StepsBySpeed bool `json:",omitempty"`
+
+	// Grace is how long a group with a complete quorum waits for its other live members before it fires. Those
+	// that are later take part in the next update. Zero: it fires at once.
+	Grace time.Duration `json:",omitempty"`
+
 	// Micro is the number of parts of a worker's mini-batch, and ComputeDeadline how long it may compute:
 	// once that has passed it begins no further part and reports the mean over those that it has, at least
 	// one (DropCompute). Both are zero, or neither is.
@@ -107,6 +120,18 @@ func (g *Group) UnmarshalJSON(b []byte) error {
 // no shares.
 func (p Plan) Part(w star.Worker, def int) int {
 	return max(1, (p.Share(w, def)+p.Queue/2)/max(1, p.Queue))
+}
+
+// MaxGrace is the longest Grace: a worker that needs longer is not late, but another kind of slow.
+const MaxGrace = 10 * time.Minute
+
+// StepsOf is the local steps of a worker that needs mine seconds for a step, where the fastest one needs fastest
+// and makes local. A time that is not known, zero, counts as that of the fastest.
+func StepsOf(local int, mine, fastest float64) int {
+	if !(mine > fastest) || !(fastest > 0) {
+		return local
+	}
+	return max(1, int(float64(local)*fastest/mine+0.5))
 }
 
 // MaxQueue is the maximum number of parts of a share: each costs a message.
@@ -273,6 +298,12 @@ func (p Plan) validateSteps() error {
 	// Errors have the words of Parse: ahead=S is MaxLead S + 1, because a MaxLead of zero means unset.
 	tree := p.AutoTree || p.HasTree()
 	switch {
+	case p.Grace < 0 || p.Grace > MaxGrace:
+		return fmt.Errorf("modes: grace %v is not in 0..%v", p.Grace, MaxGrace)
+	case p.Local == 0 && p.Outer != rule.Outer{}:
+		return fmt.Errorf("modes: outer=%v needs local steps: add local=H", p.Outer)
+	case p.Local == 0 && p.StepsBySpeed:
+		return errors.New("modes: steps=speed needs local steps: add local=H")
 	case p.MaxLead < 0 || p.Local < 0 || p.Micro < 0 || p.ComputeDeadline < 0 || p.Queue < 0:
 		return fmt.Errorf("modes: ahead %d, local %d, micro %d, cap %v and queue %d: none may be negative", p.MaxLead-1, p.Local, p.Micro, p.ComputeDeadline, p.Queue)
 	case p.Queue > MaxQueue:
@@ -285,6 +316,12 @@ func (p Plan) validateSteps() error {
 		return errors.New("modes: local steps have no parts: give either local or micro")
 	case tree && (p.MaxLead > 0 || len(p.Excluded) > 0 || p.Local > 0 || p.Micro > 0):
 		return errors.New("modes: a tree cannot be combined with ahead, held, local or micro: remove one of the two")
+	}
+	if err := p.Outer.Validate(); err != nil {
+		return fmt.Errorf("modes: outer: %w", err)
+	}
+	if p.Grace > 0 && !slices.ContainsFunc(p.Groups, func(g Group) bool { return g.Quorum < len(g.Members) && !g.NonBlocking }) {
+		return errors.New("modes: grace needs a group with a quorum, which waits that long for the others: give x=K, backup=B or groups=SET:QUORUM, or remove it")
 	}
 	if p.Queue > 0 {
 		// A queue has the samples of one round for all workers, so all workers must be in the same round.
@@ -310,7 +347,7 @@ func (p Plan) validateSteps() error {
 func (p Plan) sameBarrier(q Plan) bool {
 	// The other fields concern what an iteration computes and the way of its gradient, which a barrier does
 	// not see.
-	return p.SameGroups(q) && p.MaxLead == q.MaxLead && sameSet(p.Excluded, q.Excluded)
+	return p.SameGroups(q) && p.MaxLead == q.MaxLead && p.Grace == q.Grace && sameSet(p.Excluded, q.Excluded)
 }
 
 // Share is the size of w's mini-batch in samples; def where the plan has no shares.
@@ -341,7 +378,12 @@ func (p Plan) WithWholeBatches(def int) (Plan, error) {
 // Equal reports whether p and q behave alike: the same groups in the same order, whatever the order of
 // workers within them, the same shares, and the same tree.
 func (p Plan) Equal(q Plan) bool {
-	return p.sameBarrier(q) && p.Local == q.Local && p.Micro == q.Micro && p.ComputeDeadline == q.ComputeDeadline && p.Queue == q.Queue && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
+	return p.sameBarrier(q) && p.sameLocal(q) && p.Micro == q.Micro && p.ComputeDeadline == q.ComputeDeadline && p.Queue == q.Queue && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
+}
+
+// sameLocal reports whether the local steps of p and q are the same.
+func (p Plan) sameLocal(q Plan) bool {
+	return p.Local == q.Local && p.Outer == q.Outer && p.StepsBySpeed == q.StepsBySpeed
 }
 
 // SameGroups reports whether p and q have the same groups in the same order.
@@ -435,9 +477,10 @@ func (p Plan) steps() string {
 		b.WriteString(" held=")
 		writeSet(&b, p.Excluded)
 	}
-	if p.Local > 0 {
-		fmt.Fprintf(&b, " local=%d", p.Local)
+	if p.Grace > 0 {
+		b.WriteString(" grace=" + p.Grace.String())
 	}
+	b.WriteString(p.localSteps())
 	if p.Micro > 0 {
 		fmt.Fprintf(&b, " micro=%d cap=", p.Micro)
 		if p.ComputeDeadline == NoDeadline {
@@ -450,6 +493,20 @@ func (p Plan) steps() string {
 		fmt.Fprintf(&b, " queue=%d", p.Queue)
 	}
 	return b.String()
+}
+
+// localSteps is the local steps in the grammar of Parse, each setting with a leading space.
+func (p Plan) localSteps() (s string) {
+	if p.Local > 0 {
+		s = fmt.Sprintf(" local=%d", p.Local)
+	}
+	if p.StepsBySpeed {
+		s += " steps=speed"
+	}
+	if p.Outer != (rule.Outer{}) {
+		s += " outer=" + p.Outer.String()
+	}
+	return s
 }
 
 // Words is given, the user's words for a mode, if they mean p; else String. Shares and local steps that
@@ -466,8 +523,8 @@ func (p Plan) Words(given string) string {
 		more = p.shares()
 	}
 	if q.Local == 0 && p.Local > 0 {
-		q.Local = p.Local
-		more = fmt.Sprintf(" local=%d", p.Local) + more
+		q.Local, q.Outer, q.StepsBySpeed = p.Local, p.Outer, p.StepsBySpeed
+		more = p.localSteps() + more
 	}
 	// The words do not mean p, for example after a worker has joined or the mode was changed.
 	if !q.Equal(p) {
@@ -553,7 +610,7 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 }
 
 // Grammar is the input of [Parse], for help texts and errors.
-const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, local=H, micro=M cap=DURATION (or none), queue=M"
+const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, grace=DURATION, local=H with steps=speed and outer=RULE (mean, nesterov, delayed or lookahead, such as nesterov(0.9,0.7)), micro=M cap=DURATION (or none), queue=M"
 
 // Parse reads a mode for the workers 0..n-1:
 //
@@ -577,6 +634,9 @@ const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=
 //	ahead=S                no worker begins an iteration more than S ahead of the slowest (Plan.MaxLead)
 //	held=2,3               these wait for another plan, and are in no group
 //	local=H                H local steps between releases
+//	steps=speed            H for the fastest worker, and fewer for slower ones (Plan.StepsBySpeed)
+//	outer=nesterov(M,R)    what an update makes of them, with momentum M and rate R ([rule.Outer])
+//	grace=200ms            a group with its quorum waits that long for its other members (Plan.Grace)
 //	micro=M cap=120ms      M parts of a mini-batch, and none is begun after that time; cap=none: no limit
 //	queue=M                M parts of a mini-batch in one queue: a worker takes one after the other (Plan.Queue)
 //
@@ -690,7 +750,7 @@ func Parse(s string, n int) (Plan, error) {
 // maxSlack is the largest S of ssp=S.
 const maxSlack = 1<<30 - 1
 
-// parseSteps reads one of ahead, held, local, micro, cap and queue; false: another word.
+// parseSteps reads one of ahead, held, local, steps, outer, grace, micro, cap and queue; false: another word.
 func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	key, value, _ := strings.Cut(f, "=")
 	// number reads a value in least..most. The field gets add more, so that it is never zero, which means
@@ -715,6 +775,27 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 		return true, number(&p.Micro, 1, 1<<20, 0)
 	case "queue":
 		return true, number(&p.Queue, 1, MaxQueue, 0)
+	case "steps":
+		if value != "speed" || p.StepsBySpeed {
+			return true, fmt.Errorf("steps is %q, not speed, or given twice", clip(value))
+		}
+		p.StepsBySpeed = true
+		return true, nil
+	case "outer":
+		if p.Outer != (rule.Outer{}) {
+			return true, errors.New("outer is given twice")
+		}
+		if p.Outer, err = rule.ParseOuter(value); err != nil {
+			err = fmt.Errorf("outer: %w", err)
+		}
+		return true, err
+	case "grace":
+		d, err := time.ParseDuration(value)
+		if err != nil || d <= 0 || d > MaxGrace || p.Grace != 0 {
+			return true, fmt.Errorf("grace is %q, not a duration such as 200ms up to %v, or given twice", clip(value), MaxGrace)
+		}
+		p.Grace = d
+		return true, nil
 	case "cap":
 		d, err := NoDeadline, error(nil)
 		if value != "none" {

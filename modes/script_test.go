@@ -20,6 +20,7 @@ import (
 //	leave w=2
 //	retire w=2
 //	join w=2
+//	lapse n=1          the first grace has passed
 //	waiting            the waiting workers in order of arrival, and the workers that each one waits for
 //
 // go test ./modes -run Scripts -rewrite writes the answers again: read the diff.
@@ -72,10 +73,17 @@ func TestScripts(t *testing.T) {
 					each(b.Retire)
 				case "join":
 					each(func(w star.Worker) []Firing { b.Join(w); return nil })
+				case "lapse":
+					var k int
+					d.ScanArgs(t, "n", &k)
+					tell(&out, b.Lapse(int64(k)))
 				case "waiting":
 					fmt.Fprintf(&out, "v%d; %v wait for %v\n", b.Version(), b.Waiting(), b.Missing())
 				default:
 					d.Fatalf(t, "unknown command %s", d.Cmd)
+				}
+				for _, k := range b.Graces() {
+					fmt.Fprintf(&out, "grace %d begins\n", k)
 				}
 				return out.String()
 			})

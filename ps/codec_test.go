@@ -18,7 +18,7 @@ import (
 )
 
 // everyCodec is one of each; layout has a matrix for powersgd and a vector.
-var everyCodec = []string{"none", "fp16", "bf16", "int8", "int8-stochastic", "topk=0.1", "topk=100", "powersgd=2"}
+var everyCodec = []string{"none", "fp16", "bf16", "int8", "int8-stochastic", "int2", "topk=0.1", "topk=100", "powersgd=2"}
 
 func layout(n int) []compress.Tensor {
 	rows := n / 100

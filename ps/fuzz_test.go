@@ -20,7 +20,7 @@ func FuzzUnpack(f *testing.F) {
 		return func(name string) (compress.Codec, error) { return newCodec(name, tensors, shard(n), 0) }
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for _, name := range []string{"fp16", "bf16", "int8", "int8-stochastic", "topk=0.1", "topk=7", "powersgd=2", "powersgd=999999999", "topk=1e300", "none", "", "powersgd=-1"} {
+	for _, name := range []string{"fp16", "bf16", "int8", "int8-stochastic", "int2", "topk=0.1", "topk=7", "powersgd=2", "powersgd=999999999", "topk=1e300", "none", "", "powersgd=-1"} {
 		for _, n := range []int{1, 100, whole} {
 			var msg []byte
 			if c, err := fresh(n)(name); err == nil && n <= whole {

@@ -601,7 +601,8 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 	if h.s.cfg.State != nil {
 		own = h.s.cfg.State(h.rule)
 	}
-	if m.Shard != h.info.Shard || m.Rule != own.Name || m.Slots != len(own.Slots) {
+	// Beside its own, the state may have that of outer steps, which a new rule does not have.
+	if m.Shard != h.info.Shard || m.Rule != own.Name || m.Slots < len(own.Slots) || m.Slots > len(own.Slots)+maxOuterSlots {
 		return 0, fmt.Errorf("shard %d with the rule %q and %d vectors of state, expected shard %d with %q and %d: give every star-ps the same optimiser",
 			m.Shard, m.Rule, m.Slots, h.info.Shard, own.Name, len(own.Slots))
 	}
@@ -614,18 +615,24 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 	}
 	// Both servers have the same rule, so the slots come in the order of this
 	// server's.
-	for _, slot := range own.Slots {
+	for i := range m.Slots {
 		f, err := c.Recv()
 		if err != nil {
 			return 0, err
 		}
 		if f.Kind != wire.KindSlot {
-			return 0, fmt.Errorf("unexpected %v, waiting for %s of the rule", f.Kind, slot.Name)
+			return 0, fmt.Errorf("unexpected %v, waiting for vector %d of the rule's state", f.Kind, i)
 		}
 		m, err := wire.ParseSlot(f.Header)
 		if err != nil {
 			return 0, err
 		}
+		if _, outer, err := rule.OuterSlot(m.Name); i >= len(own.Slots) && outer && err == nil {
+			own.Slots = append(own.Slots, rule.Slot{Name: m.Name, Data: make([]float32, h.n)})
+		} else if i >= len(own.Slots) {
+			return 0, fmt.Errorf("%q of the rule, expected no more than %d vectors", m.Name, i)
+		}
+		slot := own.Slots[i]
 		if m.Name != slot.Name || len(slot.Data) != h.n {
 			return 0, fmt.Errorf("%q of the rule, expected %q", m.Name, slot.Name)
 		}
@@ -641,6 +648,9 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 	h.put(input{kind: inLoad, fire: &wire.Fire{Seq: m.Seq, Version: m.Version}, grad: rule.Gradient{Vec: vec}, attempts: m.Lives})
 	return m.Pending, nil
 }
+
+// maxOuterSlots is the largest number of state vectors of outer steps (rule.Descent.OuterSlots).
+const maxOuterSlots = 3
 
 // read reads the payload of f, which must be as long as the shard.
 func (h *host) read(c transport.Conn, f transport.Frame, vec []float32) error {

@@ -109,6 +109,7 @@ type Shard struct {
 	witness  rule.Witness
 	salvage  rule.Salvager
 	personal rule.Personal
+	descent  *rule.Descent // inside rule; makes outer steps
 
 	// owed: call Settle with gradients before anything else.
 	owed bool
@@ -158,6 +159,8 @@ type pending struct {
 // firing is an accepted Fire and its progress.
 type firing struct {
 	wire.Fire
+	// outer is the outer step that it makes; zero: none.
+	outer rule.Outer
 	// dir is the combined direction, with NormFirst.
 	dir []float32
 	// normed: Apply has given the norm, which is norm.
@@ -179,7 +182,7 @@ func NewShard(n int, r rule.Rule, mem Memory) *Shard {
 	witness, _ := r.(rule.Witness)
 	salvage, _ := r.(rule.Salvager)
 	personal, _ := r.(rule.Personal)
-	return &Shard{n: n, rule: r, fused: fused, settler: settler, meter: meter, witness: witness, salvage: salvage, personal: personal, mem: mem}
+	return &Shard{n: n, rule: r, fused: fused, settler: settler, descent: rule.Inner(r), meter: meter, witness: witness, salvage: salvage, personal: personal, mem: mem}
 }
 
 // Watch makes the shard compare the directions of gradients of one version that
@@ -333,6 +336,10 @@ func (s *Shard) Fire(f *wire.Fire) error {
 	if r, ok := s.rule.(rule.Strider); f.Local > 0 && (!ok || !r.Strides() || f.NormFirst) {
 		return fmt.Errorf("ps: firing %d combines %d local steps of workers, which the rule of this shard (%T) cannot", f.Seq, f.Local, s.rule)
 	}
+	outer, err := s.outward(f)
+	if err != nil {
+		return err
+	}
 	if f.Version != want {
 		return fmt.Errorf("ps: firing %d of %d gradients makes version %d, expected %d",
 			f.Seq, len(f.Gradients), f.Version, want)
@@ -357,6 +364,7 @@ func (s *Shard) Fire(f *wire.Fire) error {
 	}
 	q := s.enqueue()
 	q.Seq, q.Version, q.Samples, q.NormFirst, q.Report, q.Local = f.Seq, f.Version, f.Samples, f.NormFirst, f.Report, f.Local
+	q.outer = outer
 	q.Gradients = append(q.Gradients[:0], f.Gradients...)
 	q.Dropped = append(q.Dropped[:0], f.Dropped...)
 	q.Quiet = append(q.Quiet[:0], f.Quiet...)
@@ -364,6 +372,20 @@ func (s *Shard) Fire(f *wire.Fire) error {
 	slices.SortStableFunc(q.Gradients, func(a, b wire.Gradient) int { return cmp.Compare(a.Worker, b.Worker) })
 	s.last, s.target = f.Seq, f.Version
 	return nil
+}
+
+// outward returns the rule of the outer step of a firing; zero: it is none.
+func (s *Shard) outward(f *wire.Fire) (o rule.Outer, err error) {
+	if f.Outer == "" {
+		return o, nil
+	}
+	if o, err = rule.ParseOuter(f.Outer); err != nil {
+		return o, fmt.Errorf("ps: the outer step of firing %d: %w", f.Seq, err)
+	}
+	if s.descent == nil || s.personal != nil || f.NormFirst || o.Kind == rule.OuterMean {
+		return o, fmt.Errorf("ps: firing %d makes the outer step %s, which the rule of this shard (%T) cannot", f.Seq, f.Outer, s.rule)
+	}
+	return o, nil
 }
 
 // enqueue returns a place at the end of the queue. It reuses its slices.
@@ -382,10 +404,13 @@ func (s *Shard) enqueue() *firing {
 // Model returns what w is sent instead of Params after an update with its
 // gradient, valid until the next call of Next; nil: Params.
 func (s *Shard) Model(w star.Worker) []float32 {
-	if s.personal == nil {
-		return nil
+	switch {
+	case s.personal != nil:
+		return s.personal.Model(w)
+	case s.descent != nil:
+		return s.descent.OuterModel(w)
 	}
-	return s.personal.Model(w)
+	return nil
 }
 
 // Read tells the rule that w is sent the current parameters other than by a
@@ -467,8 +492,22 @@ func (s *Shard) Next() (Event, bool) {
 	if s.meter != nil {
 		s.meter.Measure(f.Report)
 	}
+	if s.descent != nil && len(f.Gradients) > 0 && f.outer.Kind == rule.OuterMean {
+		s.descent.Inward()
+	}
 	switch {
 	case len(f.Gradients) == 0:
+	// The outer step of workers that made local steps.
+	case f.outer.Kind != rule.OuterMean:
+		s.take(f)
+		next := s.mem.Writable(s.params)
+		if &next[0] != &s.params[0] {
+			copy(next, s.params)
+		}
+		s.descent.Outward(next, s.version, s.gradients, f.outer)
+		s.params = next
+		s.mem.Written()
+		s.free(nil)
 	// Workers made the update by local steps; the rule combines them.
 	case f.Local > 0:
 		s.take(f)

@@ -9,6 +9,8 @@ import (
 	"star/coord/session"
 	"star/job"
 	"star/job/process"
+	"star/ps/rule"
+	"star/train/optim"
 )
 
 // takeOptimizer has the shards of this process make the updates that the workers want.
@@ -59,8 +61,8 @@ func (s *server) adopt(e session.Enrolment) (a coord.Adopted, err error) {
 	if err != nil {
 		return a, err
 	}
-	strides := process.MayStride(&job.Job) == nil
-	a.Batch, a.Epochs, a.Strides, a.Optimizer = job.Batch, job.Epochs, &strides, s.ownSteps(&job.Job)
+	strides, outward := process.MayStride(&job.Job) == nil, s.mayOuter(&job.Job) == nil
+	a.Batch, a.Epochs, a.Strides, a.Outward, a.Optimizer = job.Batch, job.Epochs, &strides, &outward, s.ownSteps(&job.Job)
 	a.EndBy = endBy(s.job, e)
 	if job.Whole {
 		if err := s.wholeBatches(job); err != nil {
@@ -117,11 +119,19 @@ func (s *server) wholeBatches(job *Config) error {
 	return nil
 }
 
+// mayOuter returns why the job cannot make outer steps, by its plan or by one that a user sets; nil: it can.
+func (s *server) mayOuter(j *job.Job) error {
+	if s.plan.Outer.Kind != rule.OuterMean && j.Optimizer != optim.Own {
+		return nil // of a baseline, or checked
+	}
+	return process.MayOuter(j)
+}
+
 // ownSteps returns the optimizer of the workers' local steps as JSON (coord.Config.Optimizer). It is
 // empty in a ring, where members have the optimizer themselves, and if this optimizer's local steps
 // cannot be combined and no baseline replaces it.
 func (s *server) ownSteps(j *job.Job) string {
-	if j.Arch == job.AllReduce || s.made.Local == nil && process.MayStride(j) != nil {
+	if j.Arch == job.AllReduce || s.made.Local == nil && process.MayStride(j) != nil && s.mayOuter(j) != nil {
 		return ""
 	}
 	text, err := json.Marshal(process.Optimizer(j))

@@ -116,7 +116,7 @@ func TestCells(t *testing.T) {
 		c.Coordinators = []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}
 	})}
 	var codecs []func(*cell)
-	for _, name := range []string{"fp16", "bf16", "int8", "int8-stochastic", "topk=0.1", "powersgd=1", "auto"} {
+	for _, name := range []string{"fp16", "bf16", "int8", "int8-stochastic", "int2", "topk=0.1", "powersgd=1", "auto"} {
 		codecs = append(codecs, func(c *cell) {
 			c.c.Compress = name
 			c.set = c.set.With(combinations.Codec, true).With(combinations.Lossy, name != "fp16" && name != "bf16")

@@ -67,7 +67,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	cfg := coord.Config{
 		Job: j.Name, MaxWorkers: j.Ranks(), Workers: j.Workers, MinWorkers: j.MinWorkers, Servers: j.Servers, Replicas: j.Replicas,
 		Poison: j.Poison,
-		Plan:   s.plan, Words: s.words(), Tree: modes.TreeRule{Capacity: 1e6 * j.PSBandwidth, FanIn: j.TreeFanIn}, Pace: j.PacePushes == "auto", Shift: j.MoveShards == job.Auto, Batch: j.Batch, Scale: coord.Scale(j.UpdateScale), Norm: j.Clip > 0, Strides: process.MayStride(&j.Job) == nil, Optimizer: s.ownSteps(&j.Job), Lossy: process.Lossy(j.Compress) || s.made.Local != nil,
+		Plan:   s.plan, Words: s.words(), Tree: modes.TreeRule{Capacity: 1e6 * j.PSBandwidth, FanIn: j.TreeFanIn}, Pace: j.PacePushes == "auto", Shift: j.MoveShards == job.Auto, Batch: j.Batch, Scale: coord.Scale(j.UpdateScale), Norm: j.Clip > 0, Strides: process.MayStride(&j.Job) == nil, Outward: s.mayOuter(&j.Job) == nil, Optimizer: s.ownSteps(&j.Job), Lossy: process.Lossy(j.Compress) || s.made.Local != nil,
 		Samples: j.Samples, Epochs: j.Epochs, Steps: j.Steps,
 		EvalEvery: j.EvalEvery, CheckpointEvery: j.CheckpointEvery, Grace: j.Grace,
 		JoinTimeout: j.JoinTimeout, Attended: j.Attended, DeadAfter: j.DeadAfter, MaxParams: room(j.Servers),

@@ -34,7 +34,8 @@ func (s *server) features() combinations.Set {
 		With(combinations.ADPSGD, is[rule.GossipSpec](s.made.Rule)).
 		With(combinations.Tree, p.AutoTree || p.Parents != nil).
 		With(combinations.Parts, p.Micro > 0 || p.Local > 0).
-		With(combinations.Strides, p.Local > 0 && s.made.Local == nil).
+		With(combinations.Strides, p.Local > 0 && s.made.Local == nil && p.Outer.Kind == rule.OuterMean).
+		With(combinations.Outward, p.Outer.Kind != rule.OuterMean).
 		With(combinations.Slack, p.MaxLead > 0).
 		With(combinations.Shares, j.Shares != nil).
 		With(combinations.Moving, j.MoveShards == job.Auto)
@@ -107,6 +108,9 @@ func (s *server) prepare() (err error) {
 	}
 	if _, ok := resource.PublishedModel(j.ModelPrior); j.ModelPrior != "" && !ok {
 		return j.Invalid("model-prior", fmt.Errorf("unknown model %q; want one of %s", j.ModelPrior, resource.PublishedNames()))
+	}
+	if err := s.sameOuter(); err != nil {
+		return err
 	}
 	if s.opt, s.rate, err = process.UpdateRule(&j.Job); err != nil {
 		return err

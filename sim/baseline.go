@@ -80,10 +80,10 @@ func (c *Config) Play(m baseline.Made, own optim.Config) error {
 	}
 	t, ok := c.Learner.(*Trained)
 	if !ok {
-		if m.Rule == nil && m.Local == nil && !goesOn(m.Plan) {
+		if m.Rule == nil && m.Local == nil && !goesOn(m.Plan) && m.Plan.Outer.Kind == rule.OuterMean {
 			return nil
 		}
-		if _, ok := c.Learner.(*Tally); ok && m.Rule == nil && m.Local == nil {
+		if _, ok := c.Learner.(*Tally); ok && m.Rule == nil && m.Local == nil && m.Plan.Outer.Kind == rule.OuterMean {
 			return nil // it has no gradients that could be kept
 		}
 		q, ok := c.Learner.(*Quadratic)
@@ -144,7 +144,9 @@ func (c *Config) Use(name string, own optim.Config) error {
 	if err != nil {
 		return err
 	}
-	if _, trains := c.Learner.(*Trained); goesOn(p) && !trains {
+	_, trains := c.Learner.(*Trained)
+	_, counts := c.Learner.(*Tally)
+	if !trains && (goesOn(p) || p.Outer.Kind != rule.OuterMean && !counts) {
 		return c.Play(baseline.Made{Plan: p}, own)
 	}
 	c.Plan = p
@@ -172,7 +174,7 @@ func (c *Config) steer(ring bool, own optim.Config) error {
 		config.Own = star.Record.Own
 	}
 	// members of a ring do not tell the exchange from waiting
-	if t, ok := c.Learner.(*Trained); ok && t.Stride != nil && !ring {
+	if t, ok := c.Learner.(*Trained); ok && t.Stride != nil && own.Strides() && !t.Mean && !ring {
 		config.Local = auto.MostLocal
 	}
 	auto, err := NewAuto(config, c.Plan)
@@ -237,12 +239,12 @@ func (t *Trained) play(m baseline.Made, own optim.Config) error {
 	if err != nil {
 		return err
 	}
-	if m.Local == nil && m.Rule == nil && own.Strides() && !t.Mean {
+	if m.Local == nil && m.Rule == nil {
 		t.Stride = func() *rule.Solo {
-			return &rule.Solo{Gain: own.Gain(), Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(own.Shared(), n) }}
+			return &rule.Solo{Gain: own.Gain(), Unit: own.Unit(), Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(own.Shared(), n) }}
 		}
 	}
-	descent := &rule.Descent{Optimizer: o, Schedule: schedule, Threads: 1}
+	descent := &rule.Descent{Optimizer: o, Schedule: schedule, Threads: 1, Unit: own.Unit()}
 	if t.Rule = descent; own.Name == optim.DANA {
 		each := rule.NewWorkerMomentum(descent, 0, o.Config().Momentum, own.WeightDecay)
 		each.Apart = t.Mean

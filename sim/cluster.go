@@ -10,6 +10,7 @@ import (
 	"star/allreduce"
 	"star/coord/engine"
 	"star/modes"
+	"star/ps/rule"
 	"star/transport/wire"
 )
 
@@ -117,12 +118,16 @@ type Sized interface {
 // Gradient is one that is part of an update.
 type Gradient struct {
 	Worker  star.Worker
-	Step    int64   // the worker's own, from 0
-	Basis   int64   // version of the parameters that it was computed on
-	Samples int     // in it, of all its steps
-	Local   int     // steps that its worker made by itself (Plan.Local); 0: it is a gradient
-	Norm2   float64 // squared norm of the mean over its samples; the Learner fills it in, 0 where it has no vectors
-	Kept    bool    // the Learner has it already, by Keep
+	Step    int64 // the worker's own, from 0
+	Basis   int64 // version of the parameters that it was computed on
+	Samples int   // in it, of all its steps
+	Local   int   // steps that its worker made by itself (Plan.Local); 0: it is a gradient
+	Moved   bool  // it is the distance of these steps, for an outer step
+	// Outer is the outer step that the update makes, and Weight the weight in it; zero: it makes none.
+	Outer  rule.Outer
+	Weight float32
+	Norm2  float64 // squared norm of the mean over its samples; the Learner fills it in, 0 where it has no vectors
+	Kept   bool    // the Learner has it already, by Keep
 	// squared length of the difference to its worker's gradient before (pgns.Change); the Learner fills it in, 0: not
 	// known
 	Change float64
@@ -223,6 +228,7 @@ type worker struct {
 	gone    bool
 	busy    bool // computes
 	waits   bool
+	moves   bool // it hands over its distance, for an outer step
 	local   int32
 
 	spent   Spent
@@ -687,12 +693,14 @@ func (r *run) prepare(w star.Worker, version int64) {
 		r.net.at[w].halt = false
 	}
 	m.local, m.micro, m.limit = int32(r.plan.Local), int32(r.plan.Micro), r.plan.ComputeDeadline
+	m.moves = r.plan.Outer.Kind != rule.OuterMean
 	m.planned = r.plan.Share(w, r.Batch) * max(1, r.plan.Local)
-	m.ticks += int64(max(1, m.local))
 	var told *wire.Release
 	if r.sharded != nil {
 		told = &r.sharded.at[w].release
+		m.local, m.moves = int32(told.Local), told.Outer != ""
 	}
+	m.ticks += int64(max(1, m.local))
 	r.queue.forget(w)
 	if m.part = 0; r.plan.Queue > 0 {
 		if m.part = int32(r.plan.Part(w, r.Batch)); told != nil {
@@ -854,6 +862,9 @@ func (r *run) decide(at time.Duration) error {
 			return err
 		}
 	}
+	if r.Ring == nil && r.sharded == nil && onlyEngine(p) {
+		return fmt.Errorf("sim: the pilot's plan %v needs the engine: set Config.Engine", p)
+	}
 	r.plan = p
 	r.result.Switches = append(r.result.Switches, Switch{At: at, Plan: p, Why: why})
 	if s := r.sharded; s != nil {
@@ -904,6 +915,7 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 			r.stale += f.Version - 1 - g.Basis
 			r.result.Samples += int64(g.Samples)
 		}
+		r.outward()
 		if len(f.Workers) > 0 {
 			if err := r.update(at, f.Version); err != nil {
 				return err
@@ -938,6 +950,22 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 		}
 	}
 	return nil
+}
+
+// outward makes the update of r.applied an outer step, in a ring with distances. Weights are by samples, as its members
+// have them.
+func (r *run) outward() {
+	if !slices.ContainsFunc(r.applied, func(g Gradient) bool { return g.Moved }) {
+		return
+	}
+	all := 0
+	for i := range r.applied {
+		all += r.applied[i].Samples
+	}
+	for i := range r.applied {
+		g := &r.applied[i]
+		g.Outer, g.Weight = r.plan.Outer, float32(float64(g.Samples)/float64(all))
+	}
 }
 
 // update makes a version of gradients, r.applied.
@@ -991,7 +1019,7 @@ func (r *run) keep(w star.Worker) error {
 
 // gradient is the one with which w waits.
 func (m *worker) gradient(w star.Worker) Gradient {
-	return Gradient{Worker: w, Step: m.step - 1, Basis: m.basis, Samples: m.samples, Local: int(m.local)}
+	return Gradient{Worker: w, Step: m.step - 1, Basis: m.basis, Samples: m.samples, Local: int(m.local), Moved: m.moves}
 }
 
 // rest is the part of the workers that were not in the last update.

@@ -10,6 +10,7 @@ import (
 	"star/allreduce"
 	"star/coord/engine"
 	"star/modes"
+	"star/ps/rule"
 )
 
 // Host is a machine.
@@ -68,8 +69,11 @@ func (c *Config) byEngine() bool {
 	if c.Ring != nil {
 		return c.Engine || ringPlan(c.Plan) != nil && engine.RingPlan(c.Plan) == nil
 	}
-	return c.Engine || c.Plan.Parents != nil
+	return c.Engine || c.Plan.Parents != nil || onlyEngine(c.Plan)
 }
+
+// onlyEngine reports whether only the engine of parameter servers simulates p: it decides outer steps and graces.
+func onlyEngine(p modes.Plan) bool { return p.Outer.Kind != rule.OuterMean || p.Grace > 0 }
 
 // Check reports whether n is a network for that number of workers.
 func (n *Network) Check(workers int, ring bool) error {

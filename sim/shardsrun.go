@@ -9,6 +9,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/modes"
+	"star/ps/rule"
 	"star/transport/wire"
 )
 
@@ -88,6 +89,10 @@ func (s *shardsRun) carry(at, due time.Duration, os []engine.Ready, err error) e
 
 // do does one thing that is ready.
 func (s *shardsRun) do(at, due time.Duration, o *engine.Ready) error {
+	if k := o.Grace.Number; k > 0 {
+		s.after(at+o.Grace.For, func(at time.Duration) error { return s.carry(at, at+s.Latency, s.e.Lapse(k), nil) })
+		return nil
+	}
 	if o.Evict != nil {
 		return fmt.Errorf("sim: %w", o.Evict.Why)
 	}
@@ -154,6 +159,13 @@ func (s *shardsRun) update(at time.Duration, o *engine.Ready) error {
 		}
 	}
 	s.applied = s.applied[:0]
+	var outer rule.Outer
+	if o.Fire.Outer != "" {
+		var err error
+		if outer, err = rule.ParseOuter(o.Fire.Outer); err != nil {
+			return fmt.Errorf("sim: %w", err)
+		}
+	}
 	for i, member := range o.Members {
 		w := member.Worker
 		g := s.workers[w].gradient(w)
@@ -161,6 +173,9 @@ func (s *shardsRun) update(at time.Duration, o *engine.Ready) error {
 			g, s.banks[w] = kept[0], kept[1:]
 		} else {
 			s.at[w].unused = false
+		}
+		if o.Fire.Outer != "" {
+			g.Outer, g.Weight = outer, member.Weight
 		}
 		s.applied = append(s.applied, g)
 		s.stale += o.Stale[i]

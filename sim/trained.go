@@ -246,7 +246,11 @@ func (t *Trained) train(vec []float32, g *Gradient, r *read, s *rule.Solo) error
 		}
 		s.Step(t.own, t.step, p.Start)
 	}
-	s.End(t.own, vec)
+	if g.Moved {
+		s.Distance(t.own, vec)
+	} else {
+		s.End(t.own, vec)
+	}
 	return nil
 }
 
@@ -374,6 +378,10 @@ func (t *Trained) Update(version int64, gs []Gradient) Outcome {
 		if each := weight; t.solos == nil { // some bring gradients: see engine.Shards
 			weight = func(g *Gradient) float32 { return each(g) * float32(max(1, g.Local)) }
 		}
+	}
+	if gs[0].Outer.Kind != rule.OuterMean {
+		t.fire.Local, t.fire.NormFirst, t.fire.Outer = 0, false, gs[0].Outer.String()
+		weight = func(g *Gradient) float32 { return g.Weight }
 	}
 	for i := range gs {
 		g := &gs[i]

@@ -48,17 +48,20 @@ func (w *worker) newLocal(job *job.Job, params int, pull float64, reset bool) (*
 	return &rule.Solo{Pull: pull, Reset: reset, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
 }
 
-// newStride returns local steps for a job that otherwise sends gradients. An error: the steps of
-// this optimizer cannot be added up across workers.
-func (w *worker) newStride(job *job.Job, params int) (*rule.Solo, error) {
-	if err := process.MayStride(job); err != nil {
+// newStride returns local steps for a job that otherwise sends gradients, or for outer steps. An
+// error: the steps of this optimizer cannot be added up across workers.
+func (w *worker) newStride(job *job.Job, params int, outer bool) (*rule.Solo, error) {
+	if err := process.MayStride(job); err != nil && !outer {
 		return nil, err
 	}
 	c, rate, err := w.ownRule(job)
 	if err != nil {
 		return nil, err
 	}
-	return &rule.Solo{Gain: c.Gain(), Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+	if c.Name == optim.Own {
+		return nil, fmt.Errorf("the program makes its updates itself (own=True)")
+	}
+	return &rule.Solo{Gain: c.Gain(), Unit: c.Unit(), Clip: job.Clip, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
 }
 
 // ownRule returns the update rule of local steps: the job's, with which the shards continue, or else
@@ -94,7 +97,7 @@ func (w *worker) solo(rel wire.Release) (*rule.Solo, error) {
 		return nil, nil
 	}
 	if w.stride == nil {
-		s, err := w.newStride(w.job, len(w.grad))
+		s, err := w.newStride(w.job, len(w.grad), rel.Outer != "")
 		if err != nil {
 			return nil, &job.DisagreeError{Err: fmt.Errorf("the job expects %d local steps from this worker: %w: %w", rel.Local, err, errLocal)}
 		}
@@ -110,7 +113,7 @@ func (w *worker) solo(rel wire.Release) (*rule.Solo, error) {
 
 // ownSteps returns the number of local steps of a release; 0: a gradient.
 func (w *worker) ownSteps(rel wire.Release) int {
-	if rel.Local == 1 && w.link != nil && w.local == nil {
+	if rel.Local == 1 && rel.Outer == "" && w.link != nil && w.local == nil {
 		return 0
 	}
 	return rel.Local
@@ -196,7 +199,9 @@ func (w *worker) pieces(ctx context.Context, rel wire.Release, rec *star.Record)
 			return computed, err
 		}
 	}
-	if steps {
+	if steps && rel.Outer != "" {
+		local.Distance(w.model.Params(), w.grad)
+	} else if steps {
 		local.End(w.model.Params(), w.grad)
 	} else {
 		copy(w.grad, w.sum)
@@ -207,8 +212,19 @@ func (w *worker) pieces(ctx context.Context, rel wire.Release, rec *star.Record)
 		kernel.Scale(1/float32(over), w.grad)
 		w.compare(rec)
 	}
-	if norm, _ := w.finite(w.grad); norm >= 0 {
+	norm, bad := w.finite(w.grad)
+	if norm >= 0 {
 		rec.Norm2 = norm
+	}
+	if bad >= 0 && rel.Outer != "" {
+		// Shards leave this distance out and name the worker; in a ring it does so itself. The state of the local
+		// steps is not finite either.
+		w.log.Warn("distance of local steps not finite: left out, and local steps begin again", "worker", rec.Worker, "step", w.step, "element", bad)
+		if w.stride = nil; w.link == nil {
+			local.Back(w.model.Params())
+			clear(w.grad)
+			rec.Norm2 = 0
+		}
 	}
 	rec.Loss, rec.Samples = done.loss/float64(done.samples), done.samples
 	rec.Telemetry.Set(star.Parts, float64(done.pieces))

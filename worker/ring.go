@@ -64,6 +64,8 @@ type ringWorker struct {
 
 	// turns is the number of updates of a batch.
 	turns int64
+	// moved is the samples of the last round with an outer step, of all members.
+	moved int64
 
 	ring wire.Ring
 	// group is nil while this worker is not a member.
@@ -371,7 +373,7 @@ func (w *ringWorker) load(ctx context.Context) error {
 		if w.opt, err = optim.New(cfg, len(w.params)); err != nil {
 			return err
 		}
-		w.rule = &rule.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip}
+		w.rule = &rule.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip, Unit: cfg.Unit()}
 	}
 	at := w.member.Welcome.Version
 	switch {

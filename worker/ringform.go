@@ -241,7 +241,12 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 		return err
 	}
 	told := wire.PackTallies(w.last)
-	counts := []int64{state.Steps, w.samples, int64(len(told)), int64(len(w.metadata))}
+	// A member that was not in the last rounds has other outer steps, or none.
+	outer := ""
+	if w.rule != nil {
+		outer = w.rule.OuterRule()
+	}
+	counts := []int64{state.Steps, w.samples, int64(len(told)), int64(len(w.metadata)), int64(len(outer))}
 	if err := allreduce.Broadcast(ctx, w.group, root, counts); err != nil {
 		return err
 	}
@@ -265,6 +270,9 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 		if err := allreduce.Broadcast(ctx, w.group, root, metadata); err != nil {
 			return err
 		}
+	}
+	if state.Slots, err = w.outerSlots(ctx, place, root, state.Slots, outer, counts[4]); err != nil {
+		return err
 	}
 	receive := func(own []float32) ([]float32, error) {
 		v := own

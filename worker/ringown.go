@@ -5,10 +5,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"star/allreduce"
 	"star/internal/kernel"
+	"star/job/process"
+	"star/ps/rule"
 	"star/train"
 	"star/train/optim"
 )
@@ -30,7 +33,7 @@ func (w *ringWorker) stepOwn(ctx context.Context, norm float64) error {
 // state returns the state of the optimizer.
 func (w *ringWorker) state(ctx context.Context) (optim.State, error) {
 	if w.updates == nil {
-		return w.opt.State(), nil
+		return process.RuleState(w.rule, nil), nil
 	}
 	b, err := w.updates.State(ctx)
 	return optim.State{Name: optim.Own, Steps: w.version, Slots: slotsOf(b, len(w.params))}, err
@@ -40,7 +43,7 @@ func (w *ringWorker) state(ctx context.Context) (optim.State, error) {
 // own optimizer receives the whole state even if ctx ends meanwhile.
 func (w *ringWorker) setState(ctx context.Context, st optim.State) error {
 	if w.updates == nil {
-		return w.opt.SetState(st)
+		return process.SetRuleState(w.rule, st)
 	}
 	if st.Name != optim.Own {
 		return fmt.Errorf("cannot restore the optimizer: the state is that of %q, and the program has its own; resume as the job before, or start without the state", st.Name)
@@ -78,6 +81,42 @@ func (w *ringWorker) asMany(ctx context.Context, place, root int, slots []optim.
 	}
 	return own, nil
 }
+
+// outerSlots returns slots of an optimizer's state with those of outer steps: as many as root has, with
+// the rule of its outer steps. outer is this member's rule and length that of root's. All members run
+// the same operation.
+func (w *ringWorker) outerSlots(ctx context.Context, place, root int, slots []optim.Slot, outer string, length int64) ([]optim.Slot, error) {
+	if place != root {
+		slots = slices.DeleteFunc(slices.Clone(slots), func(s optim.Slot) bool {
+			_, ok, _ := rule.OuterSlot(s.Name)
+			return ok
+		})
+	}
+	if length == 0 {
+		return slots, nil
+	}
+	if length < 0 || length > maxOuterText {
+		return nil, fmt.Errorf("%w: worker %d sent an invalid length for its rule of outer steps: %d", errRing, w.ring.Members[root], length)
+	}
+	text := packBytes([]byte(outer))
+	if place != root {
+		text = make([]int64, (length+7)/8)
+	}
+	if err := allreduce.Broadcast(ctx, w.group, root, text); err != nil || place == root {
+		return slots, err
+	}
+	o, err := rule.ParseOuter(string(unpackBytes(text)[:length]))
+	if err != nil {
+		return nil, fmt.Errorf("%w: worker %d sent its rule of outer steps: %w", errRing, w.ring.Members[root], err)
+	}
+	for _, s := range o.Slots(len(w.params)) {
+		slots = append(slots, optim.Slot(s))
+	}
+	return slots, nil
+}
+
+// maxOuterText bounds the text of a rule of outer steps.
+const maxOuterText = 64
 
 // maxOwnSlots is large enough for models with an optimizer state much longer than their few
 // parameters.

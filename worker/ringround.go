@@ -72,7 +72,7 @@ func (w *ringWorker) round(ctx context.Context, rel wire.Release) error {
 		if w.codec != nil {
 			w.codec.Keep()
 		}
-		if tally.Sum2, err = w.update(ctx, rel.Local); err != nil {
+		if tally.Sum2, err = w.update(ctx, rel); err != nil {
 			return err
 		}
 		if rel.Micro == 0 {
@@ -151,7 +151,15 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 	if rel.Micro > 0 {
 		return w.partialSum(ctx, rel, rec)
 	}
-	if rel.Local > 0 {
+	switch {
+	case rel.Outer != "":
+		// By all samples of the members' steps. Rounds that repeat a batch have no total.
+		if rel.Total > 0 {
+			w.moved = rel.Total
+		}
+		weight = float32(float64(rel.Count) / float64(max(w.moved, 1)))
+		defer w.back()
+	case rel.Local > 0:
 		weight /= float32(rel.Local) // as many steps as all others make
 		defer w.back()
 	}
@@ -235,12 +243,21 @@ func (w *ringWorker) weight(samples int) float32 {
 }
 
 // update makes the next version from the weighted sum in grad, and returns the sum's squared norm.
-// local is the number of local steps of all members; 0: the sum is of gradients. Parameters change
-// under the relay's lock (change), so that no rider receives half of a version.
-func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err error) {
-	norm := -1.0
+// rel is the release of the round: it says whether the sum is of gradients, of the mean movement of
+// local steps, or of distances for an outer step. Parameters change under the relay's lock (change),
+// so that no rider receives half of a version.
+func (w *ringWorker) update(ctx context.Context, rel wire.Release) (sum2 float64, err error) {
+	norm, local := -1.0, rel.Local
+	var outer rule.Outer
+	if rel.Outer != "" {
+		if outer, err = rule.ParseOuter(rel.Outer); err != nil {
+			return 0, fmt.Errorf("the outer step of version %d: %w", w.version+1, err)
+		}
+	} else if w.rule != nil {
+		w.rule.Inward()
+	}
 	measured := w.rule != nil && w.job.Clip == 0 && local == 0 // by the rule, in its pass
-	if w.job.Clip > 0 {
+	if w.job.Clip > 0 && rel.Outer == "" {
 		var s exactsum.Squares // the same bits on processors that add in another order
 		s.Add(w.grad)
 		sum2 = s.Float64()
@@ -254,6 +271,8 @@ func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err e
 			return
 		}
 		switch {
+		case rel.Outer != "":
+			w.rule.Outward(w.params, w.version, []rule.Gradient{{Basis: w.version, Vec: w.grad, Weight: 1}}, outer)
 		case measured:
 			w.rule.Measure(true)
 			w.rule.Update(w.params, w.params, w.version, []rule.Gradient{{Vec: w.grad, Weight: 1}}, w.samples)

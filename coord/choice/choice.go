@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"star/modes"
+	"star/ps/rule"
 )
 
 // Mode is how the mode of a job was chosen: with its settings, with star ctl mode (by hand), or by a pilot.
@@ -48,7 +49,8 @@ func (m *Mode) Words(p modes.Plan, workers int, grows bool, spec string) string 
 type Rules struct {
 	Workers int
 	First   modes.Plan // with which the job began
-	Strides bool       // workers can make local steps
+	Strides bool       // workers can make local steps of which an update takes the mean
+	Outward bool       // workers can make local steps for outer steps
 
 	Replaceable func(p modes.Plan) error               // nil: no other process can take the job over
 	Uncut       func(p modes.Plan) (modes.Plan, error) // the plan for whole batches, if the job has them
@@ -80,7 +82,13 @@ func (r *Rules) Plan(spec string, now modes.Plan) (modes.Plan, error) {
 	switch {
 	case kept(p) > kept(r.First):
 		return p, fmt.Errorf("mode %v: the job's first mode lets shards keep %d gradients of workers that do not wait for the update, this mode needs %d", p, kept(r.First), kept(p))
+	case p.Outer.Kind != rule.OuterMean && !r.Outward:
+		return p, fmt.Errorf("mode %v: the settings of this job permit no outer steps (docs/modes.md, Outer steps)", p)
+	case p.Outer.Kind != rule.OuterMean:
 	case r.Strides:
+	case r.Outward && p.Local == 0: // gradients again
+	case r.Outward:
+		return p, fmt.Errorf("mode %v: the settings of this job permit no mean of local steps (docs/modes.md, Local steps): add outer=nesterov", p)
 	case p.Local > 0 && now.Local == 0:
 		return p, fmt.Errorf("mode %v: the workers of this job send gradients, and its settings permit no local steps (docs/modes.md, Local steps)", p)
 	case (p.Micro > 0 || p.Queue > 0) && now.Local > 0:

@@ -63,6 +63,10 @@ type Config struct {
 	// sends gradients.
 	Strides bool
 
+	// Outward says that workers can make local steps for outer steps (modes.Plan.Outer), and that shards or ring members
+	// can apply them (rule.Descent.Outward).
+	Outward bool
+
 	// Optimizer is the optimiser of the workers' local steps, as JSON of star/train/optim.Config; each worker gets it
 	// in its Welcome. Empty means the worker's own settings.
 	Optimizer string
@@ -221,6 +225,7 @@ type Adopted struct {
 	Whole   bool         // batches stay whole
 	Pilot   advice.Pilot // replaces Config.Pilot; nil leaves it
 	Strides *bool
+	Outward *bool
 
 	// EndBy names the setting that determines the job's length. Empty: no setting does, and the end is a default.
 	EndBy string

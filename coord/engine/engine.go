@@ -114,6 +114,10 @@ type ShardEngine interface {
 	// worker is not the top of a tree, or names a gradient that is not in its group.
 	Reported(m wire.Bundle) ([]Ready, error)
 
+	// Lapse says that a grace (Ready.Grace) has passed: its group fires with the members that have
+	// arrived. A grace that is over does nothing.
+	Lapse(grace int64) []Ready
+
 	// Refer has shards use what a member that is not a worker has pushed, from this place in the
 	// history on.
 	Refer(w star.Worker, step int64) []Ready
@@ -335,6 +339,10 @@ type Ready struct {
 	Closes   []To[wire.Close]
 	Releases []wire.Release
 
+	// Grace is a time after which the caller calls Lapse with its Number; 0: none. A Ready with it has
+	// no other content.
+	Grace Grace
+
 	// Evict names the member that must leave. A Ready with it has no other content.
 	Evict *Eviction
 }
@@ -358,6 +366,12 @@ func without[T any](s []T, f func(T) bool) []T {
 type To[M any] struct {
 	Worker star.Worker
 	Msg    M
+}
+
+// Grace is the wait of a group that has its quorum (modes.Plan.Grace).
+type Grace struct {
+	Number int64
+	For    time.Duration
 }
 
 // Eviction is a member that must leave.
@@ -514,8 +528,9 @@ func (l *scheduler) Steps() (steps []int64) {
 // schedulerOf is the common part of both engines.
 func schedulerOf(c Config) scheduler {
 	l := scheduler{
-		plan: c.Plan, batch: c.Batch, limit: c.Limit, halts: c.Cancel, whole: c.Whole, states: make([]workerState, c.Workers), staleness: map[int64]int64{},
+		batch: c.Batch, limit: c.Limit, halts: c.Cancel, whole: c.Whole, states: make([]workerState, c.Workers), staleness: map[int64]int64{},
 	}
+	l.setPlan(c.Plan)
 	for i := range l.states {
 		l.states[i] = workerState{live: true, counted: true, parked: true, stored: make([]bool, c.Shards)}
 	}

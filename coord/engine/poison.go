@@ -45,7 +45,11 @@ func (l *Shards) judge(a *workerState) {
 	case len(a.bad) > 0:
 		a.poison = poison.NotFinite
 	case !a.unknown:
-		a.poison, a.factor = l.guard.Judge(a.sum2)
+		norms := l.guard
+		if a.outer != "" {
+			norms = l.distances
+		}
+		a.poison, a.factor = norms.Judge(a.sum2)
 	}
 	if a.poison != poison.None {
 		a.last.samples = 0 // the next one is not compared with it either

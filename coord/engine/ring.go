@@ -122,8 +122,8 @@ type ringRound struct {
 	norm2   []float64 // of each member's gradient
 	left    int       // members that have not arrived
 
-	// Local steps of each member; 0: it computes one gradient.
-	local  int
+	// Members make local steps.
+	local  bool
 	total  int64
 	totals wire.Tally // Carried and Dropped
 
@@ -201,7 +201,7 @@ func (r *Ring) order() *Ready {
 // Install changes the plan. The ring changes as soon as it can.
 func (r *Ring) Install(p modes.Plan) []Ready {
 	r.out = r.out[:0]
-	r.plan = p
+	r.setPlan(p)
 	r.changed = true
 	r.proceed()
 	return r.out
@@ -307,6 +307,7 @@ func (r *Ring) arrived(rec *star.Record) {
 	a.step = rec.Step + 1
 	r.heard[rec.Worker] = a.step
 	a.norm2, a.change = rec.Norm2, changeOf(rec)
+	a.timed(rec)
 	read := r.used // of a member
 	if e, ok := r.riderBatches[rec.Worker]; ok {
 		read = e.read
@@ -397,7 +398,7 @@ func (r *Ring) complete() {
 	}
 	// The noise can be estimated only if all gradients of the sum are known, and if they are of one step.
 	o := r.order()
-	if len(rd.late) > 0 || r.halts || rd.local > 0 || r.turns > 1 {
+	if len(rd.late) > 0 || r.halts || rd.local || r.turns > 1 {
 		noise = pgns.Update{}
 	}
 	o.Fire, o.Stale, o.Pieces, o.More, o.Used, o.Noise, o.Round = f, stale, pieces, more, l.used, noise, noise.Round
@@ -514,8 +515,7 @@ func (r *Ring) grant(ahead int64) {
 		if r.staged != nil && r.next >= r.staged.from {
 			f = r.staged
 		}
-		local := r.plan.Local
-		rd := ringRound{generation: f.generation, of: f.of, local: local, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
+		rd := ringRound{generation: f.generation, of: f.of, local: r.plan.Local > 0, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
 		if f.queue > 0 && !r.draws(f, &rd) {
 			return // samples that the round in hand gives back may complete this one
 		}
@@ -528,7 +528,8 @@ func (r *Ring) grant(ahead int64) {
 			// formed again.
 			s, held := r.hand[w]
 			if !held && r.turn(r.next) == 0 {
-				s, _ = r.take(r.plan.Share(w, r.batch) * max(1, local))
+				steps, _ := r.localSteps(w)
+				s, _ = r.take(r.plan.Share(w, r.batch) * max(1, steps))
 			}
 			rd.spans = append(rd.spans, s)
 			rd.total += int64(s.Count)
@@ -547,7 +548,8 @@ func (r *Ring) grant(ahead int64) {
 			rd.norm2[i] = math.NaN() // until its record arrives
 			r.assign(w, s, r.next)
 			r.states[w].most = max(r.states[w].most, rd.whole(i))
-			m := wire.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: local, Micro: f.micro, Cap: f.cap}
+			steps, outer := r.localSteps(w)
+			m := wire.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: steps, Outer: outer, Micro: f.micro, Cap: f.cap}
 			if rd.parts != nil {
 				// With a queue the total is known only after the members have exchanged their samples.
 				m.Total, m.Part, m.More = 0, rd.parts[i], rd.beside[i]

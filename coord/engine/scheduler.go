@@ -58,7 +58,8 @@ func (s Scale) Weight(samples, total, round, planned float64, stale int64) float
 // Invariant: each position before cursor is applied, dropped, aside, in redo or past, in the batch or
 // bank of one worker, or in a granted round.
 type scheduler struct {
-	plan modes.Plan
+	plan  modes.Plan
+	outer string // the plan's rule of outer steps; empty: the mean
 
 	// Samples of one worker in one iteration, where the plan has no shares.
 	batch int
@@ -134,6 +135,9 @@ type workerState struct {
 	// Its average part of the latest rounds of a queue; 0: it was in no such round.
 	drawn float64
 
+	// pace is the seconds that it takes for a step, an average of the latest; 0: unknown.
+	pace float64
+
 	batch
 	measured
 	reporting
@@ -159,6 +163,9 @@ type batch struct {
 
 	// local steps of the present batch; 0: the worker computes one gradient
 	local int
+
+	// The rule of the outer step that the batch is for; empty: the mean, or it has no local steps.
+	outer string
 
 	// Parts of the present batch, not all need be used; 0: it is used whole.
 	micro int
@@ -240,6 +247,41 @@ type deposit struct {
 
 // perStep is the samples of the present gradient, or with local steps of each of them.
 func (a *workerState) perStep() float64 { return float64(a.used) / float64(max(1, a.local)) }
+
+// timed takes the time of the present batch from its record.
+func (a *workerState) timed(r *star.Record) {
+	steps, _ := r.Telemetry.Get(star.Parts)
+	t := r.Own().Seconds() / max(1, steps)
+	switch {
+	case !(t > 0):
+	case a.pace == 0:
+		a.pace = t
+	default:
+		a.pace += (t - a.pace) / 4 // about the last four: one slow batch halves no worker's steps
+	}
+}
+
+// setPlan changes the plan.
+func (l *scheduler) setPlan(p modes.Plan) {
+	l.plan, l.outer = p, ""
+	if p.Local > 0 && p.Outer.Kind != "" {
+		l.outer = p.Outer.String()
+	}
+}
+
+// localSteps is the local steps of a worker's next batch, and the rule of the outer step that they are for.
+func (l *scheduler) localSteps(w star.Worker) (steps int, outer string) {
+	if !l.plan.StepsBySpeed {
+		return l.plan.Local, l.outer
+	}
+	fastest := 0.0
+	for i := range l.states {
+		if a := &l.states[i]; a.live && a.pace > 0 && (fastest == 0 || a.pace < fastest) {
+			fastest = a.pace
+		}
+	}
+	return modes.StepsOf(l.plan.Local, l.states[w].pace, fastest), l.outer
+}
 
 // lacking lists the shards that do not hold the present gradient.
 func (a *workerState) lacking() []int {

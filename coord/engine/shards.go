@@ -55,8 +55,8 @@ type Shards struct {
 	// Local steps may follow on a gradient at any time.
 	follow bool
 
-	// nil: gradients are not checked.
-	guard *poison.Norms
+	// nil: gradients are not checked. distances is for what workers have moved before an outer step.
+	guard, distances *poison.Norms
 
 	// Lengths that workers report are compared with what shards measure.
 	weighs bool
@@ -79,7 +79,7 @@ func NewShards(c Config) *Shards {
 	l := &Shards{scheduler: schedulerOf(c), shards: c.Shards, scale: c.Scale, planned: c.Planned, norm: c.Norm, report: c.Report, metadata: c.WithMetadata,
 		strides: c.Strides, follow: c.Strides && c.Follow, reachable: c.Reachable, after: c.After, samples: -1}
 	if c.Guard {
-		l.guard, l.weighs = new(poison.Norms), true
+		l.guard, l.distances, l.weighs = new(poison.Norms), new(poison.Norms), true
 	}
 	version := c.From.Version
 	if c.After != nil {
@@ -149,11 +149,12 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	clear(a.stored)
 	a.unmeasure()
 	a.basis = version
-	a.stopped, a.local, a.micro = false, l.plan.Local, l.plan.Micro
+	a.stopped, a.micro = false, l.plan.Micro
+	a.local, a.outer = l.localSteps(w)
 	// One local step is a gradient. With follow the worker is still released with one local step, so that it
 	// keeps the parameters that the local steps of a later plan start from.
 	local := a.local
-	if l.strides && local <= 1 {
+	if l.strides && local <= 1 && a.outer == "" {
 		if a.local, local = 0, 0; l.follow {
 			local = 1
 		}
@@ -177,7 +178,7 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	a.start, a.count, a.read = next.Start, next.Count, l.used
 	a.used = a.whole()
 	r := wire.Release{Worker: w, Version: version, Start: a.start, Count: a.count, Dropped: a.dropped,
-		Local: local, Micro: l.plan.Micro, Cap: l.plan.ComputeDeadline, Part: a.part, More: a.more}
+		Local: local, Outer: a.outer, Micro: l.plan.Micro, Cap: l.plan.ComputeDeadline, Part: a.part, More: a.more}
 	a.dropped = false
 	return r, true
 }
@@ -255,6 +256,7 @@ func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 	a.coded, a.norm2, a.change = coded, r.Norm2, changeOf(&r)
 	a.arrived = true
 	a.used = samples
+	a.timed(&r)
 	a.see(step, samples, a.basis, a.read)
 	l.trim(a, samples)
 	l.out = l.out[:0]
@@ -362,8 +364,19 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 func (l *Shards) Install(p modes.Plan) []Ready {
 	l.out = l.out[:0]
 	// Which workers cannot reach each other is tried again with the trees of the new plan.
-	l.plan, l.cut, l.samples = p, nil, -1
+	l.setPlan(p)
+	l.cut, l.samples = nil, -1
 	l.fire(l.barrier.Install(p))
+	l.idle()
+	l.emptied()
+	return l.out
+}
+
+// Lapse says that the grace of a group has passed (Ready.Grace): it fires with the members that have arrived. A grace
+// that is over does nothing.
+func (l *Shards) Lapse(grace int64) []Ready {
+	l.out = l.out[:0]
+	l.fire(l.barrier.Lapse(grace))
 	l.idle()
 	l.emptied()
 	return l.out
@@ -372,6 +385,9 @@ func (l *Shards) Install(p modes.Plan) []Ready {
 // fire turns firings of the barrier into Readies, in their order, which is that of the numbers of Fires. A
 // firing that makes no update (a worker continues, or its gradient is kept or was used before) has no Fire.
 func (l *Shards) fire(fs []modes.Firing) {
+	for _, k := range l.barrier.Graces() {
+		l.out = append(l.out, Ready{Grace: Grace{Number: k, For: l.plan.Grace}})
+	}
 	for _, f := range fs {
 		switch {
 		case len(f.Freed) > 0:
@@ -411,8 +427,12 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 	var total int64
 	each := 0.0 // samples of one step
 	local := l.stride(f.Workers)
-	if o.Fire.Local = local.steps; local.steps > 0 {
+	if o.Fire.Local, o.Fire.Outer = local.steps, local.outer; local.steps > 0 || local.outer != "" {
 		o.Fire.NormFirst = false
+	}
+	outward := 0.0 // samples of a round
+	if local.outer != "" {
+		outward = l.outwardRound()
 	}
 	// Sums first: weights depend on the samples of the whole update.
 	for _, w := range f.Workers {
@@ -425,7 +445,14 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 		stale := f.Version - 1 - a.basis
 		l.staleness[stale]++
 		g := wire.Gradient{Worker: w, Step: a.step, Weight: l.weight(a.perStep(), each, stale)}
-		if local.mixed {
+		switch {
+		case local.outer != "":
+			// a_k of rule.Outer: by all samples of the worker's steps.
+			g.Weight = l.outwardWeight(float64(a.used), float64(total), outward, stale)
+			if a.outer == "" {
+				g.Weight *= float32(max(a.local, 1)) // a gradient, or the mean movement of a step
+			}
+		case local.mixed:
 			g.Weight *= float32(max(a.local, 1))
 		}
 		if p, ok := l.poisoned(w); ok {
@@ -454,7 +481,7 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 	}
 	// The noise is estimated from gradients of one step each that all count in the sum.
 	o.Noise.Round = int(l.round())
-	if len(o.Poison) > 0 || local.steps > 0 || local.mixed { // no estimate of the noise
+	if len(o.Poison) > 0 || local.steps > 0 || local.mixed || local.outer != "" { // no estimate of the noise
 		o.Noise.Gradients = nil
 	} else if len(o.Members) == 1 {
 		o.Pair, _ = l.states[o.Members[0].Worker].pair(l.used, l.round())
@@ -530,10 +557,22 @@ type strides struct {
 
 	// The workers made different numbers of steps. What they push counts as gradients, each weighted by its steps.
 	mixed bool
+
+	// The rule of the outer step; empty: it is none. A worker with a batch from before it has a gradient, or the
+	// mean movement of a step.
+	outer string
 }
 
 // stride is the local steps of the workers of a firing.
 func (l *Shards) stride(ws []star.Worker) (s strides) {
+	for _, w := range ws {
+		if o := l.states[w].outer; o != "" && (s.outer == "" || o == l.outer) {
+			s.outer = o // of several the plan's, if it is among them
+		}
+	}
+	if s.outer != "" {
+		return s
+	}
 	if !l.strides || len(ws) == 0 {
 		return s
 	}
@@ -555,6 +594,28 @@ func (l *Shards) weight(samples, firing float64, stale int64) float32 {
 		planned = Round(l.plan, l.batch, l.planned)
 	}
 	return l.scale.Weight(samples, firing, float64(l.round()), float64(planned), stale)
+}
+
+// outwardRound is the samples of a round of all live workers, each with its present batch.
+func (l *Shards) outwardRound() float64 {
+	n := 0
+	for w := range l.states {
+		switch a := &l.states[w]; {
+		case !a.live:
+		case a.parked:
+			steps, _ := l.localSteps(star.Worker(w))
+			n += l.plan.Share(star.Worker(w), l.batch) * max(1, steps)
+		default:
+			n += a.whole()
+		}
+	}
+	return float64(max(n, 1))
+}
+
+// outwardWeight is the a_k of a distance over the given samples: weight, by rounds of local steps.
+func (l *Shards) outwardWeight(samples, firing, round float64, stale int64) float32 {
+	planned := Round(l.plan, l.batch, l.planned) * int64(max(1, l.plan.Local))
+	return l.scale.Weight(samples, firing, round, float64(planned), stale)
 }
 
 // rest is the fraction of the workers that were not in the last update: (N − K)/N of LGC.

@@ -9,7 +9,9 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
+	"star/internal/poison"
 	"star/modes"
+	"star/ps/replica"
 )
 
 // Under SSP, with workers that are held, with steps of their own and with parts left out: every order of arrivals ends
@@ -19,7 +21,8 @@ func TestStepsComeToTheEnd(t *testing.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "n")
 		const batch = 6
 		plans := []modes.Plan{}
-		for _, text := range []string{"ssp=0", "ssp=2", "asgd", "ssgd", "ssgd local=3", "ssp=1 local=2", "ssgd micro=3 cap=1s", "asgd micro=6 cap=1s"} {
+		for _, text := range []string{"ssp=0", "ssp=2", "asgd", "ssgd", "ssgd local=3", "ssp=1 local=2", "ssgd micro=3 cap=1s", "asgd micro=6 cap=1s",
+			"ssgd local=3 outer=nesterov", "x=2 grace=1s local=5 steps=speed outer=delayed", "asgd local=2 outer=lookahead(0.5,1)", "x=2 grace=1s", "groups=0-2:1,3:1 grace=1s local=2 outer=nesterov(0,1)"} {
 			if p, err := modes.Parse(text, n); err == nil {
 				plans = append(plans, p)
 			}
@@ -39,8 +42,20 @@ func TestStepsComeToTheEnd(t *testing.T) {
 		sent := map[star.Worker]int{}
 		parts := map[star.Worker]bool{}
 		applied, dropped := int64(0), int64(0)
+		var graces []int64
+		mean := map[star.Worker]int{}
 		carry := func(os []Ready) {
 			for _, o := range os {
+				if o.Grace.Number > 0 {
+					graces = append(graces, o.Grace.Number)
+				}
+				sum := 0.0 // of the shares of a round; in an outer step the mean of older steps counts once for each
+				for _, g := range o.Fire.Gradients {
+					sum += float64(g.Weight) / float64(mean[g.Worker])
+				}
+				if o.Fire.Outer != "" && (o.Fire.Local > 0 || o.Fire.NormFirst || o.Noise.Gradients != nil || !(sum > 0 && sum < 1+1e-5)) {
+					t.Fatalf("%v: an outer step %+v with weights of %v", l.plan, o.Fire, sum)
+				}
 				for _, g := range o.Fire.Gradients {
 					applied += int64(sent[g.Worker])
 				}
@@ -52,6 +67,9 @@ func TestStepsComeToTheEnd(t *testing.T) {
 						t.Fatalf("worker %d released twice", r.Worker)
 					}
 					out[r.Worker], parts[r.Worker] = r.Count, r.Micro > 0
+					if mean[r.Worker] = 1; r.Outer == "" {
+						mean[r.Worker] = max(1, r.Local)
+					}
 				}
 			}
 		}
@@ -59,6 +77,12 @@ func TestStepsComeToTheEnd(t *testing.T) {
 		for turn := 0; !l.Drained(); turn++ {
 			if turn > 2000 {
 				t.Fatalf("%v: still not at the end", l.plan)
+			}
+			if len(graces) > 0 && (len(out) == 0 || rapid.IntRange(0, 4).Draw(t, "lapse") == 0) {
+				k := graces[0]
+				graces = graces[1:]
+				carry(l.Lapse(k))
+				continue
 			}
 			if len(out) == 0 {
 				t.Fatalf("%v: nobody computes, and it is not the end", l.plan)
@@ -80,6 +104,7 @@ func TestStepsComeToTheEnd(t *testing.T) {
 			}
 			delete(out, w)
 			sent[w] = k
+			l.states[w].pace = rapid.Float64Range(0, 5).Draw(t, "pace")
 			os, err := l.arrive(w, steps[w], k)
 			if err != nil {
 				t.Fatal(err)
@@ -181,5 +206,126 @@ func TestOwnStepsMayFollow(t *testing.T) {
 		if want := c.local &^ 1; fire.Fire.Local != want {
 			t.Errorf("%+v: an update of %d steps", c, fire.Fire.Local)
 		}
+	}
+}
+
+// The weight of a distance is its share of the samples of a round, whatever the steps of its worker and the plan that it
+// was begun under; a gradient among them counts as one step.
+func TestWeightsOfDistances(t *testing.T) {
+	plan := func(text string) modes.Plan {
+		p, err := modes.Parse(text, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	l := newShards(plan("ssgd"), 2, 0, 10, 10000)
+	var last Ready
+	counts := map[star.Worker]int{}
+	carry := func(os []Ready) {
+		for _, o := range os {
+			if o.Fire.Seq > 0 {
+				last = o
+			}
+			for _, r := range o.Releases {
+				counts[r.Worker] = r.Count
+				if r.Outer != l.outer {
+					t.Errorf("released for the outer step %q under %v", r.Outer, l.plan)
+				}
+			}
+		}
+	}
+	step := func(w star.Worker, step int64) {
+		t.Helper()
+		os, err := l.arrive(w, step, counts[w])
+		if err != nil {
+			t.Fatal(err)
+		}
+		carry(os)
+	}
+	wants := func(outer string, weights ...float64) {
+		t.Helper()
+		if last.Fire.Outer != outer || len(last.Fire.Gradients) != len(weights) {
+			t.Fatalf("an update %+v, want the outer step %q of %d", last.Fire, outer, len(weights))
+		}
+		for i, g := range last.Fire.Gradients {
+			if math.Abs(float64(g.Weight)-weights[i]) > 1e-6 {
+				t.Errorf("weight %d is %v, want %v", i, g.Weight, weights[i])
+			}
+		}
+	}
+	carry(l.Begin(nil))
+	step(0, 0)
+	carry(l.Install(plan("ssgd local=6 steps=speed outer=nesterov")))
+	step(1, 0)
+	wants("", 0.5, 0.5) // both began with gradients
+	l.states[0].pace, l.states[1].pace = 1, 3
+	step(0, 1)
+	l.states[0].pace, l.states[1].pace = 1, 3
+	step(1, 1)
+	wants("nesterov(0.9,0.7)", 0.5, 0.5) // paces were unknown when they were released
+	if counts[0] != 60 || counts[1] != 20 {
+		t.Errorf("batches of %v samples, want 6 and 2 steps of 10", counts)
+	}
+	step(0, 2)
+	step(1, 2)
+	wants("nesterov(0.9,0.7)", 0.75, 0.25)
+	// One of them is under way when the plan has gradients again, and its distance comes with a gradient.
+	carry(l.Install(plan("asgd")))
+	step(0, 3)
+	wants("nesterov(0.9,0.7)", 60./80)
+	carry(l.Install(plan("ssgd")))
+	step(0, 4)
+	step(1, 3)
+	wants("nesterov(0.9,0.7)", 10./30, 20./30)
+	step(0, 5)
+	step(1, 4)
+	wants("", 0.5, 0.5)
+}
+
+// A distance that is not finite is left out, and its worker is named. Long ones are judged by distances, not by the
+// gradients before them.
+func TestPoisonedDistance(t *testing.T) {
+	p, err := modes.Parse("ssgd local=8 outer=nesterov", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewShards(Config{Plan: modes.SSGD(2), Workers: 2, Shards: 1, Batch: 10, Limit: 1 << 20, Guard: true})
+	count := 10
+	round := func(step int64, sums ...float64) (last Ready) {
+		t.Helper()
+		for w, sum := range sums {
+			if _, err := l.Stored(0, star.Worker(w), step, replica.Sum{Sum2: sum}); err != nil {
+				t.Fatal(err)
+			}
+			_, os, err := l.Arrive(star.Record{Worker: star.Worker(w), Step: step, Samples: count, Norm2: sum}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range os {
+				if o.Fire.Seq > 0 {
+					last = o
+				}
+			}
+		}
+		return last
+	}
+	l.Begin(nil)
+	step := int64(0)
+	for ; step < 40; step++ {
+		if step == 39 {
+			l.Install(p)
+		}
+		round(step, 1, 1)
+	}
+	count = 80
+	for ; step < 60; step++ {
+		if o := round(step, 1e9, 1e9); len(o.Poison) > 0 || o.Fire.Outer == "" {
+			t.Fatalf("step %d: %+v", step, o.Poison)
+		}
+	}
+	o := round(step, 1e9, math.NaN())
+	if len(o.Poison) != 1 || o.Poison[0].Worker != 1 || o.Poison[0].Cause != poison.NotFinite || o.Fire.Gradients[1].Weight != 0 || o.Fire.Gradients[0].Weight != 0.5 {
+		t.Errorf("%+v, %+v", o.Poison, o.Fire.Gradients)
 	}
 }

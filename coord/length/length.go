@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"math"
 
+	"star"
 	"star/coord/engine"
 	"star/coord/session"
 	"star/modes"
+	"star/ps/rule"
 )
 
 // Job has what the length of a job depends on.
@@ -62,6 +64,19 @@ func (j *Job) Expected(limit int64) int64 {
 		return limit
 	}
 	return j.End(engine.Round(j.Plan, j.Batch, j.Workers))
+}
+
+// Outward returns an error if a worker would train on more than an epoch of that many samples between two outer steps of
+// p. 0: the epoch is not known.
+func Outward(p modes.Plan, batch int, epoch int64) error {
+	for w := range p.Workers() {
+		each := int64(p.Share(star.Worker(w), batch))
+		if n := each * int64(p.Local); p.Outer.Kind != rule.OuterMean && epoch > 0 && n > epoch {
+			return fmt.Errorf("mode %v: local=%d needs %d samples of each worker between two outer steps, more than the epoch of %d: use local=%d or less",
+				p, p.Local, n, epoch, max(1, epoch/each))
+		}
+	}
+	return nil
 }
 
 // few is a number of rounds that train next to nothing. With --steps the user has chosen it.

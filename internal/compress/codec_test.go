@@ -197,7 +197,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("Check(%q): %v", name, err)
 		}
 	}
-	for name, say := range map[string]string{"": "or auto", "zip": "int8-stochastic, topk=0.01 or powersgd=4, or auto", "powersgd=0": "from 1 to", "powersgd=65": "from 1 to", "powersgd=x": "from 1 to", "powersgd": "no rank; write powersgd=4", "none=1": "unknown codec", "topk": "topk=0.01"} {
+	for name, say := range map[string]string{"": "or auto", "zip": "int8-stochastic, int2, topk=0.01 or powersgd=4, or auto", "powersgd=0": "from 1 to", "powersgd=65": "from 1 to", "powersgd=x": "from 1 to", "powersgd": "no rank; write powersgd=4", "none=1": "unknown codec", "topk": "topk=0.01"} {
 		if err := Check(name); err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("Check(%q): %v, want %q", name, err, say)
 		}

@@ -13,6 +13,7 @@
 //	fp16       2                 13 bits of fraction; what is beyond ±65504 or below 2^-25
 //	bf16       2                 16 bits of fraction
 //	int8       1.016             all but 1/254 of the largest of each 256 values
+//	int2       0.266             an eighth of the energy of normal values
 //	topk=f     about 5.2·f       all but the largest k = f·n values
 //	powersgd=r 4·r·(a+b)/(a·b)   all but r directions of each a×b matrix
 //
@@ -26,9 +27,9 @@
 //
 // Limits:
 //   - NaN and Inf are not repaired: they arrive as NaN or Inf, so that a
-//     check of gradients still finds them. int8 makes the whole block of 256 NaN,
+//     check of gradients still finds them. int8 and int2 make the whole block of 256 NaN,
 //     powersgd the whole matrix.
-//   - int8, topk and powersgd are biased. Use them with [Feedback], and with the
+//   - int8, int2, topk and powersgd are biased. Use them with [Feedback], and with the
 //     same Feedback for the same slice in every step.
 //   - A residual is in units of the gradient. When the learning rate changes
 //     much between two steps, [Feedback.Scale] it.

@@ -24,7 +24,7 @@ type Entry struct {
 }
 
 // Entries are all codecs, in order of increasing loss.
-var Entries = []Entry{none, fp16, bf16, int8Nearest, int8Stochastic, topK, powerSGD}
+var Entries = []Entry{none, fp16, bf16, int8Nearest, int8Stochastic, int2, topK, powerSGD}
 
 // Loss is how far the sum of the sent values can be from the sum of the given values. The rest stays in [Feedback].
 type Loss uint8
@@ -102,6 +102,7 @@ func (s Spec) Averager(e []float32, ms []Matrix, seed uint64) (*Averager, error)
 //	fp16, bf16       half precision
 //	int8             8 bits and a scale for each block, rounded to nearest
 //	int8-stochastic  the same, rounded up or down at random, right on average
+//	int2             2 bits and a scale for each block
 //	topk=0.01        the largest 1 % by magnitude
 //	topk=1000        the largest 1000
 //	powersgd=4       matrices as products of rank 4

@@ -274,7 +274,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.TimerSlack, "timer-slack", TimerSlack, "the kernel's timer slack (Linux): a larger one wakes threads less often; 0: the inherited value")
 	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
 	Var(s, &j.Wire, "wire", "float32", "numbers on the way; bf16: gradients, and parameters that servers send, in half the bytes; servers keep float32", "float32", "bf16")
-	Var(s, &j.Compress, "compress", defaults.Compress, "compression of gradients: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")
+	Var(s, &j.Compress, "compress", defaults.Compress, "compression of gradients: none, fp16, bf16, int8, int8-stochastic, int2, topk=F, powersgd=R, auto")
 
 	Var(s, &j.Arch, "arch", "ps", "sum gradients by parameter servers or by all-reduce among workers", "ps", "allreduce")
 	Var(s, &j.RiderWait, "rider-wait", 0, "allreduce: how long a round waits for riders (--mode ring-minus=2,3)")

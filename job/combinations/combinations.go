@@ -34,6 +34,7 @@ const (
 	Tree
 	Parts
 	Strides
+	Outward
 	Slack
 	Shares
 	Clip
@@ -66,7 +67,8 @@ var names = [numFeatures]struct{ Short, Long string }{
 	ADPSGD:       {"ad-psgd", "`--baseline ad-psgd`"},
 	Tree:         {"tree", "`--mode 'tree=0(1,2)'`"},
 	Parts:        {"parts", "batches in parts or local steps, also of a baseline: `micro=`, `local=`"},
-	Strides:      {"steps", "local steps without a baseline: `--mode 'ssgd local=8'`"},
+	Strides:      {"steps", "local steps of which an update takes the mean: `--mode 'ssgd local=8'`"},
+	Outward:      {"outer steps", "local steps with another rule: `--mode 'ssgd local=8 outer=nesterov'`"},
 	Slack:        {"ahead", "workers that run ahead: `ahead=`, `ssp=`"},
 	Adaptive:     {"Adam", "`--optimizer adam` or adamw: steps not proportional to gradients"},
 	Shares:       {"shares", "`--shares`"},
@@ -140,10 +142,11 @@ var Refusals = []Refusal{
 	{[]Feature{OwnSteps, Clip}, "clip", "workers with local steps send no gradients to the servers", "remove --clip"},
 	{[]Feature{OwnSteps, Scale}, "update-scale", "this baseline averages parameters", "remove --update-scale"},
 	{[]Feature{Strides, Baseline}, "mode", "a baseline defines what workers do between two releases", "remove local, or --baseline"},
-	{[]Feature{Strides, Adaptive}, "mode", "the steps of this optimiser are not proportional to gradients, and workers do not have its state", "use --optimizer sgd, momentum, nesterov or dana"},
-	{[]Feature{Strides, Clip}, "mode", "--clip applies to the gradient of all workers, and local steps use one worker's", "remove local, or --clip"},
-	{[]Feature{Strides, Lossy}, "mode", "error feedback would return with a wrong weight", "use --compress fp16 or bf16, or remove local"},
-	{[]Feature{Strides, Scale}, "mode", "this --update-scale weights single gradients", "use --update-scale n, or remove local"},
+	{[]Feature{Strides, Adaptive}, "mode", "the steps of this optimiser are not proportional to gradients, and workers do not have its state", "add outer=nesterov to the mode, or use --optimizer sgd, momentum, nesterov or dana"},
+	{[]Feature{Strides, Clip}, "mode", "--clip applies to the gradient of all workers, and local steps use one worker's", "add outer=nesterov to the mode, which clips in each local step, or remove local or --clip"},
+	{[]Feature{Strides, Lossy}, "mode", "error feedback would return with a wrong weight", "add outer=nesterov to the mode, or use --compress fp16 or bf16"},
+	{[]Feature{Strides, Scale}, "mode", "this --update-scale weights single gradients", "add outer=nesterov to the mode, or use --update-scale n"},
+	{[]Feature{AllReduce, Outward, Scale}, "update-scale", "members of a ring weight distances by samples", "use --update-scale n, or --arch ps"},
 	{[]Feature{ADPSGD, NotSGD}, "optimizer", "ad-psgd makes plain steps of every worker's model", "use --optimizer sgd"},
 	{[]Feature{ADPSGD, Clip}, "clip", "ad-psgd adds each gradient to another model", "remove --clip"},
 	{[]Feature{LGC, Codec}, "compress", "lgc uses gradients that a worker's codec assumes to be lost", "remove --compress"},

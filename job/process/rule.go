@@ -112,7 +112,7 @@ func Lossy(codec string) bool {
 
 // OwnRule is the rule of a job's optimiser alone.
 func OwnRule(job *job.Job, o *optim.Optimizer, rate optim.Schedule) rule.Rule {
-	descent := &rule.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip}
+	descent := &rule.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip, Unit: o.Config().Unit()}
 	if c := o.Config(); c.Name == optim.DANA {
 		r := rule.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
 		r.Apart = job.UpdateScale == string(engine.ScaleFiring) || job.UpdateScale == string(engine.ScaleWorkers)
@@ -121,7 +121,8 @@ func OwnRule(job *job.Job, o *optim.Optimizer, rate optim.Schedule) rule.Rule {
 	return descent
 }
 
-// RuleState is what a rule remembers, its optimiser's part first; with lasting what a checkpoint keeps of it.
+// RuleState is what a rule remembers: its optimiser's part first, that of outer steps last; with lasting what a
+// checkpoint keeps of it.
 func RuleState(r rule.Rule, slots func(rule.Stateful) []rule.Slot) optim.State {
 	st := OptimizerOf(r).State()
 	if more, ok := r.(rule.Stateful); ok {
@@ -130,7 +131,31 @@ func RuleState(r rule.Rule, slots func(rule.Stateful) []rule.Slot) optim.State {
 			st.Slots = append(st.Slots, optim.Slot(slot))
 		}
 	}
+	if outer := rule.Inner(r).OuterSlots(OptimizerOf(r).Len()); len(outer) > 0 {
+		st.Slots = st.Slots[:len(st.Slots):len(st.Slots)]
+		for _, slot := range outer {
+			st.Slots = append(st.Slots, optim.Slot(slot))
+		}
+	}
 	return st
+}
+
+// cutOuter divides a state into that of the job's rule and that of outer steps. An error: a vector of outer steps has
+// no valid name.
+func cutOuter(st optim.State) (own optim.State, outer []rule.Slot, err error) {
+	own = st
+	own.Slots = nil
+	for _, slot := range st.Slots {
+		switch _, ok, err := rule.OuterSlot(slot.Name); {
+		case err != nil:
+			return own, nil, err
+		case ok:
+			outer = append(outer, rule.Slot(slot))
+		default:
+			own.Slots = append(own.Slots, slot)
+		}
+	}
+	return own, outer, nil
 }
 
 // fitted is st for an optimiser of n parameters: what nesterov remembers is the one velocity of dana, and the mean
@@ -189,7 +214,11 @@ func BeginState(e *train.Experience, c optim.Config) (st optim.State, err error)
 func Recalled(r rule.Rule) (optim.State, error) {
 	o := OptimizerOf(r)
 	shared := o.Config().Shared()
-	st := fitted(RuleState(r, func(r rule.Stateful) []rule.Slot { return r.Slots(o.Len()) }), shared.Name, o.Len())
+	st, _, err := cutOuter(RuleState(r, func(r rule.Stateful) []rule.Slot { return r.Slots(o.Len()) }))
+	if err != nil {
+		return st, err
+	}
+	st = fitted(st, shared.Name, o.Len())
 	own := len(shared.SlotNames())
 	if len(st.Slots) < own {
 		return st, fmt.Errorf("%s remembers %d vectors, not %d", st.Name, len(st.Slots), own)
@@ -201,6 +230,10 @@ func Recalled(r rule.Rule) (optim.State, error) {
 // SetRuleState makes a rule remember a state that RuleState returned.
 func SetRuleState(r rule.Rule, st optim.State) error {
 	o := OptimizerOf(r)
+	st, outer, err := cutOuter(st)
+	if err != nil {
+		return err
+	}
 	st = fitted(st, o.Config().Name, o.Len())
 	own := len(o.State().Slots)
 	var more []rule.Slot
@@ -211,6 +244,9 @@ func SetRuleState(r rule.Rule, st optim.State) error {
 	}
 	st.Slots = st.Slots[:min(own, len(st.Slots))]
 	if err := o.SetState(st); err != nil {
+		return err
+	}
+	if err := rule.Inner(r).SetOuterSlots(outer); err != nil {
 		return err
 	}
 	switch r, ok := r.(rule.Stateful); {
@@ -243,6 +279,20 @@ func Features(j *job.Job) combinations.Set {
 // MayStride returns why workers of a job without a baseline cannot make their own steps; nil: they can.
 func MayStride(job *job.Job) error {
 	if r := combinations.Against(combinations.Strides, Features(job)); r != nil {
+		return r
+	}
+	return nil
+}
+
+// MayOuter returns why workers of a job cannot make local steps for an outer step ([rule.Outer]); nil: they can.
+func MayOuter(job *job.Job) error {
+	if job.Baseline != "" {
+		return errors.New("a baseline defines what workers do between two releases; remove outer, or --baseline")
+	}
+	if job.Optimizer == optim.Own {
+		return errors.New("the program of the workers makes the updates itself (own=True); remove outer, or attach an optimiser that STAR has")
+	}
+	if r := combinations.Against(combinations.Outward, Features(job)); r != nil {
 		return r
 	}
 	return nil

@@ -189,9 +189,16 @@ type Descent struct {
 	// clipping. It applies to firings with NormFirst.
 	Clip float64
 
+	// Unit is by what a [Solo] divides a distance that is for Outward: the learning rate without its
+	// schedule, times the optimiser's Gain. So distances have the unit of gradients. 0: 1.
+	Unit float64
+
 	// Threads is among how many goroutines a long vector is divided. Zero means 4, or the number of
 	// processors if that is less.
 	Threads int
+
+	// outer is the state of outer steps; nil: the last update was of gradients, or of the mean.
+	outer *outerState
 
 	// The pass in hand and its goroutines. They are fields so that a pass allocates nothing.
 	pass pass

@@ -1,6 +1,10 @@
 package rule
 
-import "star/internal/kernel"
+import (
+	"math"
+
+	"star/internal/kernel"
+)
 
 // Solo is a worker's side of training by itself between two releases, after which it hands over how
 // far it has come (local SGD, DiLoCo, EASGD). One goroutine uses it.
@@ -24,6 +28,13 @@ type Solo struct {
 	//
 	// [optim.Config.Gain]: https://pkg.go.dev/star/train/optim#Config.Gain
 	Gain float64
+
+	// Unit is the Unit of the [Descent] that distances are for.
+	Unit float64
+
+	// Clip is the largest norm of the gradient of a local step. A longer one is scaled down to it. 0:
+	// no clipping.
+	Clip float64
 
 	opt Optimizer
 	// from is the shards' parameters at the release.
@@ -52,7 +63,7 @@ func (s *Solo) Follow(before, now []float32, at int64) (err error) {
 	}
 	o, ok := s.opt.(StrideOptimizer)
 	rate := s.Schedule.At(at) * s.Gain
-	if !ok || rate <= 0 {
+	if !ok || !o.Strides() || rate <= 0 {
 		return nil
 	}
 	mean := make([]float32, len(now))
@@ -94,6 +105,11 @@ func (s *Solo) Step(params, grad []float32, at int64) {
 			s.pull[i] = alpha * (params[i] - c)
 		}
 	}
+	if s.Clip > 0 {
+		if norm := math.Sqrt(kernel.SumSq(grad)); norm > s.Clip && !math.IsInf(norm, 1) {
+			kernel.Scale(float32(s.Clip/norm), grad)
+		}
+	}
 	rate := s.Schedule.At(at)
 	s.rates += rate
 	s.opt.Step(params, grad, rate)
@@ -117,6 +133,17 @@ func (s *Solo) End(params, out []float32) {
 	// At a rate of 0 no parameter has moved.
 	if s.Gain > 0 && s.rates > 0 {
 		kernel.Scale(float32(1/(s.rates*s.Gain)), out)
+	}
+}
+
+// Distance is End for an outer step ([Descent.Outward]): how far the worker has moved, divided by Unit. Not
+// with Pull.
+func (s *Solo) Distance(params, out []float32) {
+	for i, c := range s.from {
+		out[i] = c - params[i]
+	}
+	if s.Unit > 0 {
+		kernel.Scale(float32(1/s.Unit), out)
 	}
 }
 

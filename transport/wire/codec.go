@@ -52,18 +52,23 @@ type Message interface {
 }
 
 // sending changes m to what its header has. With local steps, samples are negative, so that a shard without support for
-// them refuses the fire instead of applying the pushes as gradients.
+// them, or for outer steps, refuses the fire instead of applying the pushes as gradients.
 func (m *Fire) sending() {
-	if m.Local > 0 {
+	if m.moved() {
 		m.Samples = ^m.Samples
 	}
 }
 
+// moved reports whether pushes are what workers have moved by local steps.
+func (m *Fire) moved() bool { return m.Local > 0 || m.Outer != "" }
+
 // received reverts sending.
 func (m *Fire) received(p *parser) {
 	switch steps := m.Samples < 0; {
-	case steps != (m.Local > 0):
-		p.fail("samples", fmt.Errorf("%d with %d local steps: want a negative number with such steps, and none without", m.Samples, m.Local))
+	case m.Local > 0 && m.Outer != "":
+		p.fail("outer", fmt.Errorf("%q with %d local steps of the mean: want one of the two", m.Outer, m.Local))
+	case steps != m.moved():
+		p.fail("samples", fmt.Errorf("%d with %d local steps and outer step %q: want a negative number with such steps, and none without", m.Samples, m.Local, m.Outer))
 	case steps:
 		m.Samples = ^m.Samples
 	}

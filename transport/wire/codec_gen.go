@@ -577,7 +577,7 @@ func (Fire) Kind() Kind { return KindFire }
 // AppendTo appends the header of m to dst.
 func (m Fire) AppendTo(dst []byte) []byte {
 	m.sending()
-	dst = appendArray(dst, 9)
+	dst = appendArray(dst, 10)
 	dst = appendInt(dst, m.Seq)
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, m.Samples)
@@ -596,6 +596,7 @@ func (m Fire) AppendTo(dst []byte) []byte {
 	dst = appendBool(dst, m.NormFirst)
 	dst = appendBool(dst, m.Report)
 	dst = appendInt(dst, int64(m.Local))
+	dst = appendString(dst, m.Outer)
 	return dst
 }
 
@@ -647,6 +648,12 @@ func (m *Fire) parse(k Kind, b []byte) error {
 	m.Report = p.truth("report")
 	if m.Local = 0; p.more() {
 		m.Local = int(p.within("local", 0, maxSteps))
+	}
+	if m.Outer = ""; p.more() {
+		p.left--
+		if s := p.text("outer", maxOuter); m.Outer != string(s) {
+			m.Outer = string(s)
+		}
 	}
 	m.received(p)
 	return p.end()
@@ -722,7 +729,7 @@ func (Release) Kind() Kind { return KindRelease }
 
 // AppendTo appends the header of m to dst.
 func (m Release) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 17)
+	dst = appendArray(dst, 18)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, int64(m.Action))
@@ -743,6 +750,7 @@ func (m Release) AppendTo(dst []byte) []byte {
 	for i := range m.More {
 		dst = m.More[i].appendRow(dst)
 	}
+	dst = appendString(dst, m.Outer)
 	return dst
 }
 
@@ -790,6 +798,12 @@ func (m *Release) Parse(b []byte) error {
 				}
 				m.More = append(m.More, v)
 			}
+		}
+	}
+	if m.Outer = ""; p.more() {
+		p.left--
+		if s := p.text("outer", maxOuter); m.Outer != string(s) {
+			m.Outer = string(s)
 		}
 	}
 	return p.end()

@@ -241,7 +241,7 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 			}
 			m, err := parseAny(k, fewer)
 			f, steps := s.m.(Fire)
-			if n < len(fields[k].needed) || k == KindArrive && n == 17 || steps && f.Local > 0 {
+			if n < len(fields[k].needed) || k == KindArrive && n == 17 || steps && f.Local > 0 && n < len(list)-1 {
 				if e := (*ParseError)(nil); !errors.As(err, &e) || e.Kind != k {
 					t.Errorf("%v with %d fields: %+v, %v", k, n, m, err)
 				}
@@ -259,7 +259,7 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 				want := plain(list[i])
 				if i >= n {
 					want = map[string]any{"sum2": -1., "pass": "", "process": "", "commit": "", "optimizer": "", "key": "", "rule": "", "telemetry": []any(nil), "more": []any(nil), "samples": []any(nil), "behind": []any(nil), "below": []any(nil),
-						"leases": []any(nil), "applied": []any(nil), "lives": []any(nil)}[name(k, i)]
+						"outer": "", "leases": []any(nil), "applied": []any(nil), "lives": []any(nil)}[name(k, i)]
 					if want == nil {
 						want = int64(0)
 					}

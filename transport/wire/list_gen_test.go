@@ -75,10 +75,10 @@ var fields = [...]struct{ needed, absent []string }{
 	KindJoined:      {[]string{"worker"}, nil},
 	KindArrive:      {[]string{"worker", "step", "basis", "at", "compute", "load", "push", "wait", "pull", "injected", "samples", "loss", "norm2", "cpu", "net_in", "net_out"}, []string{"seen", "telemetry"}},
 	KindStored:      {[]string{"shard", "worker", "step"}, []string{"sum2"}},
-	KindFire:        {[]string{"seq", "version", "samples", "gradients", "dropped", "quiet", "norm_first", "report"}, []string{"local"}},
+	KindFire:        {[]string{"seq", "version", "samples", "gradients", "dropped", "quiet", "norm_first", "report"}, []string{"local", "outer"}},
 	KindNorm:        {[]string{"shard", "seq", "sum2"}, nil},
 	KindApply:       {[]string{"seq", "norm", "factor"}, nil},
-	KindRelease:     {[]string{"worker", "version", "action", "start", "count", "pull", "eval", "from", "to", "total", "dropped"}, []string{"delay", "local", "micro", "cap", "part", "more"}},
+	KindRelease:     {[]string{"worker", "version", "action", "start", "count", "pull", "eval", "from", "to", "total", "dropped"}, []string{"delay", "local", "micro", "cap", "part", "more", "outer"}},
 	KindPush:        {[]string{"shard", "worker", "step", "basis", "samples", "codec"}, nil},
 	KindParams:      {[]string{"shard", "version"}, nil},
 	KindPull:        {[]string{"shard", "worker"}, []string{"state"}},
@@ -124,7 +124,7 @@ var fields = [...]struct{ needed, absent []string }{
 	KindView:        {[]string{"shard", "term", "holders", "from", "to"}, nil},
 	KindHeld:        {[]string{"shard", "term", "seq"}, nil},
 	KindTurn:        {[]string{"shard", "worker", "term"}, nil},
-	KindAhead:       {[]string{"seq", "version", "samples", "gradients", "dropped", "quiet", "norm_first", "report"}, []string{"local"}},
+	KindAhead:       {[]string{"seq", "version", "samples", "gradients", "dropped", "quiet", "norm_first", "report"}, []string{"local", "outer"}},
 	KindHalt:        {[]string{"worker", "reason"}, nil},
 }
 

@@ -58,6 +58,7 @@ const (
 	maxArg       = 1 << 10 // bytes of one of them
 	maxLeaseText = 160     // bytes of each text of a Lease: the header of a Usage has room for all
 	maxSteps     = 1 << 20 // and parts, of one batch
+	maxOuter     = 64      // of the rule of an outer step
 	maxRanks     = MaxWorkers + 1
 	maxSlots     = 16 // vectors of an update rule
 	maxHolders   = 16 // copies of a shard
@@ -271,7 +272,7 @@ type Gradient struct {
 type Fire struct {
 	Seq     int64 `wire:"natural"`
 	Version int64 `wire:"natural"` // after the update
-	// applied by all workers before this update; with `local`: −1 minus that number
+	// applied by all workers before this update; with `local` or `outer`: −1 minus that number
 	Samples   int64         `wire:"any"`
 	Gradients []Gradient    `wire:"max=MaxWorkers"` // to apply with the weight c of the update rule
 	Dropped   []Gradient    `wire:"max=MaxWorkers"` // to discard, or the rule's late gradients (LGC, Zeno++)
@@ -281,6 +282,9 @@ type Fire struct {
 	// local steps that the workers made: pushes are the distance moved, in units of a gradient (`docs/modes.md`);
 	// 0: pushes are gradients
 	Local int `wire:"0..maxSteps,absent"`
+	// rule of the outer step by which the shard applies distances that workers have moved (`docs/modes.md`), such as
+	// `nesterov(0.9,0.7)`; empty: another update. `local` is 0 then
+	Outer string `wire:"max=maxOuter,absent"`
 }
 
 // Norm is the length of an update, before (`norm_first`) or after (`report`) it is applied.
@@ -352,6 +356,9 @@ type Release struct {
 	// cancel (in an all-reduce close) it begins no further part; arrive has the samples used
 	Part int     `wire:"0..maxCount,absent"`
 	More []Piece `wire:"max=MaxPieces,absent"` // with `part`, the rest of the batch in order; no part spans two pieces
+	// with `local`: rule of the outer step, as in fire; the worker pushes its distance divided by the learning rate.
+	// Empty: their mean
+	Outer string `wire:"max=maxOuter,absent"`
 }
 
 // Piece is a part of the stream of samples.

@@ -75,8 +75,10 @@ func (w *stage) session(c *director, i int) session {
 	return session{life: w.workers[i].attempt, next: c.e.Worker(star.Worker(i)).Step, arrived: -1}
 }
 
-// samples is the number of samples of the job.
-func (w *stage) samples() int64 { return w.Steps * int64(w.Workers) * rehearsedBatch }
+// samples is the number of samples of the job: more with local steps, so that it has as many updates.
+func (w *stage) samples() int64 {
+	return w.Steps * int64(w.Workers) * rehearsedBatch * int64(max(1, w.plan.Local))
+}
 
 // carry executes what the engine has ready.
 func (w *stage) carry(os []engine.Ready, err error) {
@@ -88,6 +90,14 @@ func (w *stage) carry(os []engine.Ready, err error) {
 		o := &os[i]
 		if o.Evict != nil {
 			broken("the engine wants worker %d to leave: %v", o.Evict.Rank, o.Evict.Why)
+		}
+		if o.Grace.Number > 0 {
+			w.at(w.now+o.Grace.For, func() {
+				if c == w.c {
+					w.carry(c.e.Lapse(o.Grace.Number), nil)
+				}
+			})
+			continue
 		}
 		w.offer(o)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // rehearsedRings are the modes of rings; the seed selects one. In the last three the first members close the rounds.
-var rehearsedRings = []string{"ssgd", "ring-minus=3", "groups=0-1+2,3", "ssgd queue=2", "backup=1 micro=3 cap=1h", "x=2 micro=3 cap=1h", "ssgd micro=3 cap=1h"}
+var rehearsedRings = []string{"ssgd", "ring-minus=3", "groups=0-1+2,3", "ssgd queue=2", "ssgd local=2 outer=nesterov", "backup=1 micro=3 cap=1h", "x=2 micro=3 cap=1h", "ssgd micro=3 cap=1h"}
 
 // RehearsableRings are the promises that a rehearsal of a ring checks.
 var RehearsableRings = []string{
@@ -58,7 +58,7 @@ func newArena(r Rehearsal, c *clock) *arena {
 func (w *arena) begin() {
 	w.plan = w.mode(pick(w.rnd, rehearsedRings))
 	w.closes = w.plan.Micro > 0
-	c := engine.Config{Plan: w.plan, Workers: w.Workers, Batch: rehearsedBatch, Limit: w.Steps * int64(w.Workers) * rehearsedBatch,
+	c := engine.Config{Plan: w.plan, Workers: w.Workers, Batch: rehearsedBatch, Limit: w.Steps * int64(w.Workers) * rehearsedBatch * int64(max(1, w.plan.Local)),
 		Ring: new(engine.RingConfig), MaxParams: 1 << 20}
 	if late := w.rnd.IntN(2 * w.Workers); late < w.Workers { // half of the jobs begin without one worker
 		c.Absent = []star.Worker{star.Worker(late)}
@@ -210,7 +210,7 @@ func (w *arena) suffer(f Fault) {
 		if !w.ring.Whole() {
 			return
 		}
-		other := pick(w.rnd, rehearsedRings[:4])
+		other := pick(w.rnd, rehearsedRings[:5])
 		if w.closes {
 			other = pick(w.rnd, rehearsedRings)
 		}
