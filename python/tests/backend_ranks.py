@@ -15,7 +15,9 @@ import torch.distributed as dist
 from conftest import PATIENCE
 
 
-def run(n: int, function: Callable[..., Any], *args: Any, backend: str = "star", env: Optional[Callable[[int], Dict[str, str]]] = None, seconds: float = 60, begin: bool = True) -> List[str]:
+def run(
+    n: int, function: Callable[..., Any], *args: Any, backend: str = "star", env: Optional[Callable[[int], Dict[str, str]]] = None, seconds: float = 60, begin: bool = True
+) -> List[str]:
     """Calls function(rank, n, *args) in n ranks. Returns for each what it printed by return value, "died" or an error's text."""
     with tempfile.TemporaryDirectory() as folder:
         pids = []
