@@ -29,6 +29,8 @@ from ._shm import BackendError, Segment, meet, pack, wait
 
 __all__ = ["BackendError", "register"]
 
+BackendError.__module__ = __name__
+
 # Which types PyTorch gives these depends on its version.
 torch: Any = typed_torch
 dist: Any = torch.distributed
@@ -347,8 +349,22 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     def split(self, store: Any, ranks: Sequence[int], opts: Any) -> "StarBackend":
         """A group of some of this one's ranks, which alone call it."""
-        timeout = getattr(opts, "_timeout", None) or timedelta(seconds=self._timeout)
+        timeout = getattr(opts, "_timeout", timedelta(0))
+        if timeout <= timedelta(0):
+            timeout = timedelta(seconds=self._timeout)
         return StarBackend(store, list(ranks).index(self._me), len(ranks), timeout, getattr(opts, "group_name", ""), [self._ranks[r] for r in ranks])
+
+    @property
+    def supports_shrinking(self) -> bool:
+        return True
+
+    def shrink(self, excluded: Sequence[int], flags: int = 0, opts: Any = None) -> "StarBackend":
+        """A group without some ranks, which may have died; the others call it. This group's store must outlive them."""
+        rest = [r for r in range(self._count) if r not in set(excluded)]
+        store = dist.PrefixStore("%sshrunk/%s/" % (self._prefix, "-".join(map(str, rest))), self._store)
+        if flags & 1:  # SHRINK_ABORT
+            self.abort()
+        return self.split(store, rest, opts)
 
     # -- running
 
@@ -629,9 +645,10 @@ class StarBackend(_Backend):  # type: ignore[misc]
         return self._collective("all_gather", x, inputs, outputs[0], opts, lambda ins, outs, end: local.all_gather(outs, ins[0], header, end))
 
     def allgather_coalesced(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> Any:
-        if len(outputs) == self._count and (len(outputs) != len(inputs) or len(outputs[0]) == len(inputs) and self._count != len(inputs)):
-            outputs = [list(o) for o in zip(*outputs)]  # one list for each rank, as torch.distributed.all_gather_coalesced has them
-        return self._each([t for o in outputs for t in o], opts, [functools.partial(self.allgather, [o], [x]) for o, x in zip(outputs, inputs)])
+        self._need(
+            len(outputs) == self._count and all(len(o) == len(inputs) for o in outputs), "all_gather_coalesced", "a list of outputs for each rank, as long as the inputs, is needed"
+        )
+        return self._each([t for o in outputs for t in o], opts, [functools.partial(self.allgather, [[o[i] for o in outputs]], [x]) for i, x in enumerate(inputs)])
 
     def all_gather_single(self, output: _Tensor, x: _Tensor, opts: Any = _DEFAULT) -> StarWork:
         if self._local is None:

@@ -3,7 +3,6 @@
 import faulthandler
 import os
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -48,7 +47,7 @@ def run(
 
 
 def _rank(folder: str, r: int, n: int, function: Callable[..., Any], args: Any, backend: str, env: Any, seconds: float, begin: bool) -> None:
-    faulthandler.enable(sys.__stderr__)
+    faulthandler.enable()
     signal.setitimer(signal.ITIMER_REAL, 0)
     try:
         torch.set_num_threads(1)

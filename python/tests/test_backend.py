@@ -232,6 +232,9 @@ def killed(rank: int, n: int) -> str:
         rest = dist.new_group([0, 2], use_local_synchronization=True)
         x = torch.ones(3)
         dist.all_reduce(x, group=rest)
+        if hasattr(dist, "shrink_group"):
+            x = torch.ones(3)
+            dist.all_reduce(x, group=dist.shrink_group([1]))
         return "%s|%s|%d" % (e, time.monotonic() - begin < 30, x.sum())
     return "no error"
 
