@@ -27,6 +27,11 @@ def area(hosts: int) -> int:
     return 2 * HALF + HEADER * hosts
 
 
+def size_of(dtype: Any) -> int:
+    """Bytes of an element."""
+    return int(dtype.itemsize)
+
+
 class Across(Local):
     """As Local, among ranks of several hosts. where says which host each rank is on; hosts is None except on the leader of a host."""
 
@@ -38,6 +43,7 @@ class Across(Local):
         self.place = [order.index(r) for r in range(self.world)]  # ranks of a host are side by side
         self.members = [[r for r in order if where[r] == h] for h in range(self.count)]
         self._first = [self.place[m[0]] for m in self.members]
+        self._most = max(map(len, self.members))  # pieces are as long on all hosts
         self._half = 0
 
     # -- parts of a collective
@@ -81,14 +87,15 @@ class Across(Local):
         return offset, self.segment.address + offset
 
     def _tensor(self, offset: int, n: int, dtype: torch.dtype) -> Tensor:
-        return self.segment.bytes[offset : offset + n * dtype.itemsize].view(dtype)
+        out: Tensor = self.segment.bytes[offset : offset + n * size_of(dtype)].view(dtype)
+        return out
 
     def _all_others(self, mine: Tuple[int, int]) -> List[Tuple[int, int]]:
         return [(0, 0) if h == self.host else mine for h in range(self.count)]
 
     def _reduced(self, pointer: int, n: int, dtype: torch.dtype, f: Reduce, offset: int, header: bytes, end: float) -> None:
         """Sums n elements of each rank of this host into the area. Each rank sums a part."""
-        seg, item = self.segment, dtype.itemsize
+        seg, item = self.segment, size_of(dtype)
         piece = seg.slot // item
 
         def write(k: int) -> None:
@@ -158,7 +165,7 @@ class Across(Local):
         self._compare(header, end)
         n, item, dtype = out.numel(), out.element_size(), out.dtype
         most = len(self.members[self.host])
-        piece = max(1, HALF // (self.world + most * self.count) // item // 16 * 16)
+        piece = max(1, HALF // (self.world + self._most * self.count) // item // 16 * 16)
         for at in range(0, n, piece):
             m = min(piece, n - at)
             offset, _ = self._piece()
@@ -227,7 +234,7 @@ class Across(Local):
         gives, takes = table[self.me][:world], table[self.me][world:]
         pointers, to = [x.data_ptr() for x in ins], [x.data_ptr() for x in outs]
         here = len(self.members[self.host])
-        piece = max(1, HALF // (2 * here * world) // 16 * 16)
+        piece = max(1, HALF // (2 * self._most * world) // 16 * 16)
         for at in range(0, max(max(row[:world]) for row in table), piece):
             offset, address = self._piece()
             back = here * world * piece  # where what arrives begins

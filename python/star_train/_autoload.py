@@ -8,8 +8,9 @@ from typing import Any
 def register() -> None:
     """Makes the backend star known to torch.distributed. The code of the backend is imported when a group is made."""
     try:
-        import torch.distributed as dist
+        import torch.distributed
 
+        dist: Any = torch.distributed
         if dist.is_available() and "star" not in dist.Backend.backend_list:
             dist.Backend.register_backend("star", _create, extended_api=True, devices=["cpu", "cuda"])
     except Exception:  # a PyTorch without such backends: import star_train.backend says so

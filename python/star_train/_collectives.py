@@ -303,4 +303,3 @@ class Local:
 def dense(x: Any) -> bool:
     """Whether a tensor's elements lie in host memory in order, as the collectives here need."""
     return bool(x.is_cpu and x.layout is torch.strided and x.is_contiguous() and not x.is_conj() and not x.is_neg())
-

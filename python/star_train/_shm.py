@@ -248,7 +248,7 @@ class Segment:
         self._headers = [(j, tuple(_CONTROL * j + _HEADERS + HEADER * p for p in (0, 1))) for j in others]
         self._mine = tuple(_CONTROL * self.rank + _HEADERS + HEADER * p for p in (0, 1))
         self._views: Dict[Tuple[int, int, torch.dtype], torch.Tensor] = {}
-        self._addresses = [tuple(self.address + self._slots + self.slot * (2 * LAG * r + p) for r in range(size)) for p in range(2 * LAG)]
+        self._addresses: List[Tuple[int, ...]] = [tuple(self.address + self._slots + self.slot * (2 * LAG * r + p) for r in range(size)) for p in range(2 * LAG)]
 
     def _join(self) -> None:
         fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self.rank)
@@ -417,9 +417,10 @@ class Segment:
             name = self.names[j]
             if not self.alive(j):
                 state, pid, _ = _STATE.unpack_from(self.memory, _CONTROL * j)
-                bad.append((semaphore, "rank %d left the group (destroy_process_group, or its end)" % name if state == LEFT else "rank %d (process %d) died" % (name, pid)))
+                why = "rank %d left the group (destroy_process_group, or its end)" % name if state == LEFT else "rank %d (process %d) died" % (name, pid)
+                bad.append((semaphore, self._failure(j) if state == FAILED else why))
         for j in range(self.size):
-            if j != self.rank and _STATE.unpack_from(self.memory, _CONTROL * j)[0] == FAILED:
+            if j != self.rank and _STATE.unpack_from(self.memory, _CONTROL * j)[0] == FAILED and self.alive(j):
                 bad.append((next((s for i, s in waiting if i == j), 0), self._failure(j)))
         for semaphore, why in bad:
             # A rank may have signalled before it ended. One that failed later than in this step did so after all had signalled for this step.
@@ -439,7 +440,7 @@ class Segment:
         return bool(struct.unpack("hhqqi4x", fcntl.fcntl(self.fd, fcntl.F_GETLK, lock))[0] != fcntl.F_UNLCK)
 
     def _text(self, header: bytes) -> str:
-        return "collective %d, %s," % (self.number, text(header))
+        return "collective %d (%s)" % (self.number, text(header))
 
     def _last(self, j: int) -> str:
         """The newest header of another rank."""
@@ -500,4 +501,3 @@ def pack(key: str, human: str) -> bytes:
 
         k = k[: KEY - 40] + hashlib.blake2b(k, digest_size=16).hexdigest().encode()
     return k.ljust(KEY, b"\0") + human.encode()[: HEADER - KEY].ljust(HEADER - KEY, b"\0")
-

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import collections
 import ctypes
+import functools
 import importlib
 import os
 import queue
@@ -19,8 +20,7 @@ import weakref
 from datetime import timedelta
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
-import torch
-import torch.distributed as dist
+import torch as typed_torch
 
 from . import _across
 from ._autoload import register
@@ -29,6 +29,11 @@ from ._shm import BackendError, Segment, meet, pack, wait
 
 __all__ = ["BackendError", "register"]
 
+BackendError.__module__ = __name__
+
+# Which types PyTorch gives these depends on its version.
+torch: Any = typed_torch
+dist: Any = torch.distributed
 _c10d: Any = getattr(torch._C, "_distributed_c10d", None)
 _Work: Any = getattr(_c10d, "Work", object)
 
@@ -46,7 +51,7 @@ def _base() -> Any:
 
 _Backend: Any = _base()
 _GROUP = _Backend is getattr(dist, "ProcessGroup", None)
-_Tensor = torch.Tensor
+_Tensor = typed_torch.Tensor
 
 # How long the end of the program waits for collectives that it has begun and not waited for.
 _LINGER = 5.0
@@ -302,9 +307,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
     def _agent(self, prefix: str, here: Sequence[int], timeout: float) -> Any:
         """The process that exchanges data with other hosts, if all ranks have one."""
         try:
-            from . import _agent
-
-            agent = _agent.Agent.ensure(self._store, self._me, self._count, here.index(self._me), timeout)
+            agent = importlib.import_module("star_train._agent").Agent.ensure(self._store, self._me, self._count, here.index(self._me), timeout)
         except ImportError:
             agent = None
         self._store.set(prefix + "agent/%d" % self._me, "no" if agent is None else "yes")
@@ -346,8 +349,22 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     def split(self, store: Any, ranks: Sequence[int], opts: Any) -> "StarBackend":
         """A group of some of this one's ranks, which alone call it."""
-        timeout = getattr(opts, "_timeout", None) or timedelta(seconds=self._timeout)
+        timeout = getattr(opts, "_timeout", timedelta(0))
+        if timeout <= timedelta(0):
+            timeout = timedelta(seconds=self._timeout)
         return StarBackend(store, list(ranks).index(self._me), len(ranks), timeout, getattr(opts, "group_name", ""), [self._ranks[r] for r in ranks])
+
+    @property
+    def supports_shrinking(self) -> bool:
+        return True
+
+    def shrink(self, excluded: Sequence[int], flags: int = 0, opts: Any = None) -> "StarBackend":
+        """A group without some ranks, which may have died; the others call it. This group's store must outlive them."""
+        rest = [r for r in range(self._count) if r not in set(excluded)]
+        store = dist.PrefixStore("%sshrunk/%s/" % (self._prefix, "-".join(map(str, rest))), self._store)
+        if flags & 1:  # SHRINK_ABORT
+            self.abort()
+        return self.split(store, rest, opts)
 
     # -- running
 
@@ -471,13 +488,11 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
         return self._issue(self._watched(kind, x, run), writes, opts)
 
-    def _staged(
-        self, reads: Sequence[_Tensor], writes: Sequence[_Tensor], ready: Dict[Any, Any], end: float, call: Callable[[List[_Tensor], List[_Tensor], float], None]
-    ) -> None:
+    def _staged(self, reads: Sequence[_Tensor], writes: Sequence[_Tensor], ready: Dict[Any, Any], end: float, call: Callable[[List[_Tensor], List[_Tensor], float], None]) -> None:
         """As in _collective, for tensors on a GPU, which have been written when the events of ready are over, and for those that are not dense."""
         copies: Dict[int, _Tensor] = {}
 
-        def host(t: _Tensor, read: bool) -> _Tensor:
+        def host(t: _Tensor, read: bool) -> Any:
             if dense(t):
                 return _flat(t)
             got = copies.get(id(t))
@@ -534,7 +549,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
             raise BackendError("cannot call %s: Gloo carries it out, and this PyTorch is built without Gloo" % kind)
         self._sequence += 1
         for name in (kind, *names):
-            f = getattr(self._gloo, name, None)
+            f: Any = getattr(self._gloo, name, None)
             if f is not None:
                 break
         try:
@@ -549,7 +564,9 @@ class StarBackend(_Backend):  # type: ignore[misc]
             segment = self._local.segment
             dead = [segment.names[j] for j in range(segment.size) if j != segment.rank and not segment.alive(j)]
             if dead:
-                return BackendError("cannot complete %s: rank %s ended; go on with a new group of the others, or restart the job (Gloo: %s)" % (what, ", ".join(map(str, dead)), error))
+                return BackendError(
+                    "cannot complete %s: rank %s ended; go on with a new group of the others, or restart the job (Gloo: %s)" % (what, ", ".join(map(str, dead)), error)
+                )
         return error
 
     # -- collectives
@@ -574,13 +591,13 @@ class StarBackend(_Backend):  # type: ignore[misc]
             return self._issue(self._watched(kind, x, lambda end: call(_flat(x), end)), tensors, opts)
         return self._collective(kind, x, tensors, tensors, opts, lambda ins, outs, end: call(outs[0], end))
 
-    def allreduce_coalesced(self, tensors: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
-        return self._each(tensors, opts, [lambda o, t=t: self.allreduce([t], o) for t in tensors])
+    def allreduce_coalesced(self, tensors: Sequence[_Tensor], opts: Any = _DEFAULT) -> Any:
+        return self._each(tensors, opts, [functools.partial(self.allreduce, [t]) for t in tensors])
 
     def allreduce_sparse(self, tensors: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
         return self._passed("allreduce_sparse", tensors, opts, names=("allreduce",))
 
-    def _each(self, outputs: Sequence[_Tensor], opts: Any, calls: Sequence[Callable[[Any], StarWork]]) -> StarWork:
+    def _each(self, outputs: Sequence[_Tensor], opts: Any, calls: Sequence[Callable[[Any], StarWork]]) -> Any:
         """Several collectives as one."""
         works = [call(opts) for call in calls]
         if _GROUP:
@@ -627,10 +644,11 @@ class StarBackend(_Backend):  # type: ignore[misc]
         header = self._header("all_gather", x)
         return self._collective("all_gather", x, inputs, outputs[0], opts, lambda ins, outs, end: local.all_gather(outs, ins[0], header, end))
 
-    def allgather_coalesced(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
-        if len(outputs) == self._count and (len(outputs) != len(inputs) or len(outputs[0]) == len(inputs) and self._count != len(inputs)):
-            outputs = [list(o) for o in zip(*outputs)]  # one list for each rank, as torch.distributed.all_gather_coalesced has them
-        return self._each([t for o in outputs for t in o], opts, [lambda p, o=o, x=x: self.allgather([o], [x], p) for o, x in zip(outputs, inputs)])
+    def allgather_coalesced(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> Any:
+        self._need(
+            len(outputs) == self._count and all(len(o) == len(inputs) for o in outputs), "all_gather_coalesced", "a list of outputs for each rank, as long as the inputs, is needed"
+        )
+        return self._each([t for o in outputs for t in o], opts, [functools.partial(self.allgather, [[o[i] for o in outputs]], [x]) for i, x in enumerate(inputs)])
 
     def all_gather_single(self, output: _Tensor, x: _Tensor, opts: Any = _DEFAULT) -> StarWork:
         if self._local is None:
@@ -644,8 +662,8 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
-        return self._each(outputs, opts, [lambda p, o=o, x=x: self.all_gather_single(o, x, p) for o, x in zip(outputs, inputs)])
+    def all_gather_single_coalesced(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> Any:
+        return self._each(outputs, opts, [functools.partial(self.all_gather_single, o, x) for o, x in zip(outputs, inputs)])
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -679,8 +697,8 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
-        return self._each(outputs, opts, [lambda p, o=o, x=x: self.reduce_scatter_single(o, x, p) for o, x in zip(outputs, inputs)])
+    def reduce_scatter_single_coalesced(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> Any:
+        return self._each(outputs, opts, [functools.partial(self.reduce_scatter_single, o, x) for o, x in zip(outputs, inputs)])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -739,7 +757,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         self._need(output.dtype == x.dtype, "all_to_all", "output %s%s for input %s%s" % _two(output, x))
         takes, gives = self._splits(output, output_splits, "output"), self._splits(x, input_splits, "input")
         header = self._header("all_to_all", x, count=False)
-        return self._collective("all_to_all", x, [x], [output], opts, lambda ins, outs, end: local.all_to_all(outs[0].split(takes), ins[0].split(gives), header, end))
+        return self._collective("all_to_all", x, [x], [output], opts, lambda ins, outs, end: local.all_to_all(torch.split(outs[0], takes), torch.split(ins[0], gives), header, end))
 
     alltoall_base = all_to_all_single
 
@@ -887,7 +905,7 @@ def _two(output: _Tensor, x: _Tensor) -> Tuple[Any, ...]:
     return str(output.dtype)[6:], list(output.shape), str(x.dtype)[6:], list(x.shape)
 
 
-def _flat(t: _Tensor) -> _Tensor:
+def _flat(t: _Tensor) -> Any:
     """The elements of a dense tensor as a vector that can be written."""
     if t.is_inference() and not torch.is_inference_mode_enabled():  # PyTorch would refuse to write
         n = t.numel() * t.element_size()

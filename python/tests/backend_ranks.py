@@ -3,7 +3,6 @@
 import faulthandler
 import os
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -15,7 +14,9 @@ import torch.distributed as dist
 from conftest import PATIENCE
 
 
-def run(n: int, function: Callable[..., Any], *args: Any, backend: str = "star", env: Optional[Callable[[int], Dict[str, str]]] = None, seconds: float = 60, begin: bool = True) -> List[str]:
+def run(
+    n: int, function: Callable[..., Any], *args: Any, backend: str = "star", env: Optional[Callable[[int], Dict[str, str]]] = None, seconds: float = 60, begin: bool = True
+) -> List[str]:
     """Calls function(rank, n, *args) in n ranks. Returns for each what it printed by return value, "died" or an error's text."""
     with tempfile.TemporaryDirectory() as folder:
         pids = []
@@ -46,7 +47,7 @@ def run(n: int, function: Callable[..., Any], *args: Any, backend: str = "star",
 
 
 def _rank(folder: str, r: int, n: int, function: Callable[..., Any], args: Any, backend: str, env: Any, seconds: float, begin: bool) -> None:
-    faulthandler.enable(sys.__stderr__)
+    faulthandler.enable()
     signal.setitimer(signal.ITIMER_REAL, 0)
     try:
         torch.set_num_threads(1)

@@ -40,7 +40,16 @@ def fill(rank: int, n: int, dtype: Any) -> Any:
 
 def reduced(op: str, n: int, dtype: Any, ranks: int) -> Any:
     xs = [fill(r, n, dtype) for r in range(ranks)]
-    f = {"SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum, "BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}[op]
+    f = {
+        "SUM": torch.add,
+        "AVG": torch.add,
+        "PRODUCT": torch.mul,
+        "MIN": torch.minimum,
+        "MAX": torch.maximum,
+        "BAND": torch.bitwise_and,
+        "BOR": torch.bitwise_or,
+        "BXOR": torch.bitwise_xor,
+    }[op]
     out = xs[0]
     for x in xs[1:]:
         out = f(out, x)
@@ -54,11 +63,21 @@ def collectives(rank: int, n: int) -> str:
     for dtype in types:
         for size in SIZES if dtype is torch.float32 else (7, 3000):
             integral = not dtype.is_floating_point and not dtype.is_complex
-            ops = ["SUM"] + ([] if dtype.is_complex else ["PRODUCT", "MIN", "MAX"]) + (["BAND", "BOR", "BXOR"] if integral else []) + (["AVG"] if dtype in (torch.float32, torch.bfloat16) else [])
+            ops = (
+                ["SUM"]
+                + ([] if dtype.is_complex else ["PRODUCT", "MIN", "MAX"])
+                + (["BAND", "BOR", "BXOR"] if integral else [])
+                + (["AVG"] if dtype in (torch.float32, torch.bfloat16) else [])
+            )
             for op in ops:
                 x = fill(rank, size, dtype)
                 dist.all_reduce(x, getattr(dist.ReduceOp, op))
-                assert torch.allclose(x.to(torch.complex128), reduced(op, size, dtype, n).to(torch.complex128), rtol=1e-2 if dtype is torch.bfloat16 else 1e-6), ("all_reduce", op, dtype, size)
+                assert torch.allclose(x.to(torch.complex128), reduced(op, size, dtype, n).to(torch.complex128), rtol=1e-2 if dtype is torch.bfloat16 else 1e-6), (
+                    "all_reduce",
+                    op,
+                    dtype,
+                    size,
+                )
             x = fill(rank, size, dtype)
             dist.reduce(x, n - 1)
             assert rank < n - 1 or torch.equal(x, reduced("SUM", size, dtype, n)), ("reduce", dtype, size)
@@ -213,6 +232,9 @@ def killed(rank: int, n: int) -> str:
         rest = dist.new_group([0, 2], use_local_synchronization=True)
         x = torch.ones(3)
         dist.all_reduce(x, group=rest)
+        if hasattr(dist, "shrink_group"):
+            x = torch.ones(3)
+            dist.all_reduce(x, group=dist.shrink_group([1]))
         return "%s|%s|%d" % (e, time.monotonic() - begin < 30, x.sum())
     return "no error"
 
@@ -317,7 +339,12 @@ def begun(rank: int, n: int, folder: str, what: str) -> str:
 
 @pytest.mark.parametrize(
     "what, text",
-    [("size", "has world size [23], rank [01] [23]; give all"), ("version", "has star_train .*layout"), ("taken", "already has rank 0 at this address|no message of rank"), ("missing", "no message of rank 2")],
+    [
+        ("size", "has world size [23], rank [01] [23]; give all"),
+        ("version", "has star_train .*layout"),
+        ("taken", "already has rank 0 at this address|no message of rank"),
+        ("missing", "no message of rank 2"),
+    ],
 )
 def test_bad_beginning(what: str, text: str) -> None:
     import re
@@ -409,7 +436,7 @@ def trained(rank: int, n: int, how: str) -> str:
         net = torch.nn.parallel.DistributedDataParallel(net, find_unused_parameters=how == "unused", static_graph=how == "static", bucket_cap_mb=0.001)
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     data, target = torch.randn(12, 16), torch.randn(12, 4)
-    for step in range(6):
+    for _ in range(6):
         mine = slice(rank * 12 // n, (rank + 1) * 12 // n)
         (net(data[mine]) - target[mine]).square().mean().backward()
         opt.step()
