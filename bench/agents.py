@@ -59,7 +59,7 @@ def rank_main(rounds: int) -> None:
         times = {shared: [], agents: []}
         for r in range(rounds):
             for f in (shared, agents) if r % 2 == 0 else (agents, shared):
-                for i in range(max(2, min(50, (32 << 20) // length))):
+                for _ in range(max(2, min(50, (32 << 20) // length))):
                     x.fill_(1)
                     dist.barrier()
                     begun = time.perf_counter()
