@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from ._shm import BackendError, Segment, copy
+from ._shm import LAG, BackendError, Segment, copy
 
 # Elements from which PyTorch divides an operation among threads. A thread that is not the program's would start threads of its own for it.
 GRAIN = 32768
@@ -73,13 +73,27 @@ class Local:
         self.rank, self.size = segment.rank, segment.size
         self._others = [r for r in range(self.size) if r != self.rank]
 
-    def barrier(self, header: bytes, end: float) -> None:
-        self.segment.begin(header)
-        self._step(header, end, True)
-        self.segment.done()
+    def _steps(self, header: bytes, end: float, steps: int, write: Optional[Callable[[int], None]], read: Optional[Callable[[int], None]], lag: int = LAG) -> None:
+        """One collective: write(k) fills this rank's slot for step k, and read(k) uses all slots. Before write(k), read(k - lag) is over."""
+        seg = self.segment
+        seg.begin(header)
+        lag = min(lag, steps)
+        for t in range(steps + lag - 1):
+            if t < steps:
+                if write is not None:
+                    write(t)
+                seg.signal()
+            if t >= lag - 1:
+                seg.wait(header, end, t == lag - 1)
+                if read is not None:
+                    read(t - lag + 1)
+                seg.done()
 
-    def _step(self, header: bytes, end: float, first: bool) -> None:
-        self.segment.exchange(header, end, first)
+    def close(self) -> None:
+        self.segment.close()
+
+    def barrier(self, header: bytes, end: float) -> None:
+        self._steps(header, end, 1, None, None)
 
     def _combine(self, f: Reduce, parts: Sequence[Tensor], out: Tensor) -> None:
         """out = parts[0] + parts[1] + …, where + is f."""
@@ -101,205 +115,191 @@ class Local:
 
     def all_reduce(self, x: Tensor, op: str, header: bytes, end: float) -> None:
         f = operation(op, x.dtype)
-        n, item, size = x.numel(), x.element_size(), self.size
-        self.segment.begin(header)
-        if size == 2 or n * item <= _WHOLE or n < size:
-            self._reduce_whole(x, f, op, range(size), header, end)
+        n = x.numel()
+        if self.size == 2 or n * x.element_size() <= _WHOLE or n < self.size:
+            self._reduce_whole(x, f, op, True, header, end)
         else:
             self._reduce_parts(x, f, op, header, end)
 
-    def _reduce_whole(self, x: Tensor, f: Reduce, op: str, readers: Sequence[int], header: bytes, end: float) -> None:
-        """Each rank writes all of its data; readers reduce all of it."""
+    def _reduce_whole(self, x: Tensor, f: Reduce, op: str, reads: bool, header: bytes, end: float) -> None:
+        """Each rank writes all of its data; those that read reduce all of it."""
         seg, n, item = self.segment, x.numel(), x.element_size()
-        at, piece, first = 0, seg.slot // x.element_size(), True
-        pointer, reads = x.data_ptr(), self.rank in readers
-        while first or at < n:
-            m = min(piece, n - at)
-            copy(seg.addresses()[self.rank], pointer + at * item, m * item)
-            self._step(header, end, first)
-            if reads and m > 0:
+        pointer, piece = x.data_ptr(), seg.slot // item
+
+        def write(k: int) -> None:
+            copy(seg.to_write(), pointer + k * piece * item, min(piece, n - k * piece) * item)
+
+        def read(k: int) -> None:
+            at, m = k * piece, min(piece, n - k * piece)
+            if m > 0:
                 out = x if m == n else x[at : at + m]
-                self._combine(f, [seg.view(r, x.dtype)[:m] for r in range(self.size)], out)
+                views = [seg.view(r, x.dtype) for r in range(self.size)]
+                self._combine(f, views if m == piece else [v[:m] for v in views], out)
                 if op == "avg":
                     _divide(out, self.size)
-            seg.done()
-            at, first = at + m, False
+
+        self._steps(header, end, max(1, -(-n // piece)), write, read if reads else None)
 
     def _reduce_parts(self, x: Tensor, f: Reduce, op: str, header: bytes, end: float) -> None:
-        """Each rank reduces a part of each piece. A step carries the results of a piece and the contributions to the next one."""
+        """Each rank reduces a part of each piece. A step carries the contributions to a piece, and the results of an earlier one."""
         seg, n, item, size, me = self.segment, x.numel(), x.element_size(), self.size, self.rank
-        most = seg.slot // size // item // 16 * 16  # elements of a part
-        part = max(1, min(most, -(-n // size)))
+        part = max(1, min(seg.slot // size // item, -(-n // size)))  # elements
         pieces = -(-n // (part * size))
         pointer, sub = x.data_ptr(), part * item
+        lag = min(LAG, pieces)
 
         def range_of(piece: int, owner: int) -> Tuple[int, int]:
             a = min(n, piece * part * size + owner * part)
-            return a, min(n, a + part)
+            return a, min(n, a + part) - a
 
-        for t in range(pieces + 1):
-            slot = seg.addresses()[me]
-            if t < pieces:
-                for j in range(size):
-                    if j != me:
-                        a, b = range_of(t, j)
-                        if b > a:
-                            copy(slot + j * sub, pointer + a * item, (b - a) * item)
-            if t > 0:  # this rank's result of the piece before is already in the tensor
-                a, b = range_of(t - 1, me)
-                if b > a:
-                    copy(slot + me * sub, pointer + a * item, (b - a) * item)
-            self._step(header, end, t == 0)
-            if t > 0:
-                slots = seg.addresses()
-                for j in range(size):
-                    if j != me:
-                        a, b = range_of(t - 1, j)
-                        if b > a:
-                            copy(pointer + a * item, slots[j] + j * sub, (b - a) * item)
-            if t < pieces:
-                a, b = range_of(t, me)
-                if b > a:
-                    out = x[a:b]
-                    at = me * part
-                    self._combine_own(f, out, at, b - a)
+        def write(k: int) -> None:
+            slot = seg.to_write()
+            if k < pieces:
+                for j in self._others:
+                    a, m = range_of(k, j)
+                    copy(slot + j * sub, pointer + a * item, m * item)
+            if k >= lag:
+                a, m = range_of(k - lag, me)
+                copy(slot + me * sub, pointer + a * item, m * item)
+
+        def read(k: int) -> None:
+            if k >= lag:
+                slots = seg.to_read()
+                for j in self._others:
+                    a, m = range_of(k - lag, j)
+                    copy(pointer + a * item, slots[j] + j * sub, m * item)
+            if k < pieces:
+                a, m = range_of(k, me)
+                if m > 0:
+                    out, at = x[a : a + m], me * part
+                    self._combine(f, [out] + [seg.view(r, x.dtype)[at : at + m] for r in self._others], out)
                     if op == "avg":
                         _divide(out, size)
-            seg.done()
 
-    def _combine_own(self, f: Reduce, own: Tensor, at: int, n: int) -> None:
-        """Reduces this rank's own data, in place, with what the others' slots have at an element."""
-        seg = self.segment
-        self._combine(f, [own] + [seg.view(r, own.dtype)[at : at + n] for r in self._others], own)
+        self._steps(header, end, pieces + lag, write, read, lag)
 
     def reduce(self, x: Tensor, op: str, root: int, header: bytes, end: float) -> None:
-        f = operation(op, x.dtype)
-        self.segment.begin(header)
-        self._reduce_whole(x, f, op, (root,), header, end)
+        self._reduce_whole(x, operation(op, x.dtype), op, self.rank == root, header, end)
 
     def reduce_scatter(self, out: Tensor, blocks: Sequence[Tensor], op: str, header: bytes, end: float) -> None:
         """blocks: one for each rank, each as large as out. out may be a part of this rank's block's memory."""
         f = operation(op, out.dtype)
-        seg, n, item, size, me = self.segment, out.numel(), out.element_size(), self.size, self.rank
-        part = max(1, min(n, seg.slot // size // item // 16 * 16))
+        seg, n, item, me = self.segment, out.numel(), out.element_size(), self.rank
+        part = max(1, seg.slot // self.size // item)
         sub, pointers, own = part * item, [b.data_ptr() for b in blocks], blocks[me]
-        seg.begin(header)
-        at, first = 0, True
-        while first or at < n:
-            m = min(part, n - at)
-            slot = seg.addresses()[me]
-            for j in range(size):
-                if j != me:
-                    copy(slot + j * sub, pointers[j] + at * item, m * item)
-            self._step(header, end, first)
+
+        def write(k: int) -> None:
+            slot, m = seg.to_write(), min(part, n - k * part) * item
+            for j in self._others:
+                copy(slot + j * sub, pointers[j] + k * sub, m)
+
+        def read(k: int) -> None:
+            at, m = k * part, min(part, n - k * part)
             if m > 0:
                 o = out[at : at + m]
                 self._combine(f, [own[at : at + m]] + [seg.view(r, out.dtype)[me * part : me * part + m] for r in self._others], o)
                 if op == "avg":
-                    _divide(o, size)
-            seg.done()
-            at, first = at + m, False
+                    _divide(o, self.size)
+
+        self._steps(header, end, max(1, -(-n // part)), write, read)
 
     def all_gather(self, outs: Sequence[Tensor], x: Tensor, header: bytes, end: float) -> None:
-        self._spread(x, outs, range(self.size), header, end)
+        self._spread(x, outs, True, header, end)
 
-    def gather(self, outs: Optional[Sequence[Tensor]], x: Tensor, root: int, header: bytes, end: float) -> None:
-        self._spread(x, outs, (root,), header, end)
+    def gather(self, outs: Sequence[Tensor], x: Tensor, root: int, header: bytes, end: float) -> None:
+        self._spread(x, outs if self.rank == root else None, self.rank != root, header, end)
 
-    def _spread(self, x: Tensor, outs: Optional[Sequence[Tensor]], readers: Sequence[int], header: bytes, end: float) -> None:
-        """Each rank writes its data; readers copy all of it."""
+    def _spread(self, x: Tensor, outs: Optional[Sequence[Tensor]], writes: bool, header: bytes, end: float) -> None:
+        """Ranks write their data; those with outs copy all of it."""
         seg, n, me = self.segment, x.numel() * x.element_size(), self.rank
-        pointer = x.data_ptr()
-        to = [o.data_ptr() for o in outs] if outs is not None and me in readers else None
-        seg.begin(header)
-        if to is not None and n > 0 and to[me] != pointer:
+        pointer, piece = x.data_ptr(), seg.slot
+        to = [o.data_ptr() for o in outs] if outs is not None else []
+        if to and n > 0 and to[me] != pointer:
             copy(to[me], pointer, n)
-        writes = any(r != me for r in readers)
-        at, first = 0, True
-        while first or at < n:
-            m = min(seg.slot, n - at)
-            slots = seg.addresses()
-            if writes:
-                copy(slots[me], pointer + at, m)
-            self._step(header, end, first)
-            if to is not None:
-                for j in range(self.size):
-                    if j != me:
-                        copy(to[j] + at, slots[j], m)
-            seg.done()
-            at, first = at + m, False
+
+        def write(k: int) -> None:
+            copy(seg.to_write(), pointer + k * piece, min(piece, n - k * piece))
+
+        def read(k: int) -> None:
+            m, slots = min(piece, n - k * piece), seg.to_read()
+            for j in self._others:
+                copy(to[j] + k * piece, slots[j], m)
+
+        self._steps(header, end, max(1, -(-n // piece)), write if writes else None, read if to else None)
 
     def broadcast(self, x: Tensor, root: int, header: bytes, end: float) -> None:
         seg, n = self.segment, x.numel() * x.element_size()
-        pointer = x.data_ptr()
-        seg.begin(header)
-        at, first = 0, True
-        while first or at < n:
-            m = min(seg.slot, n - at)
-            slot = seg.addresses()[root]
-            if self.rank == root:
-                copy(slot, pointer + at, m)
-            self._step(header, end, first)
-            if self.rank != root:
-                copy(pointer + at, slot, m)
-            seg.done()
-            at, first = at + m, False
+        pointer, piece = x.data_ptr(), seg.slot
 
-    def scatter(self, out: Tensor, blocks: Optional[Sequence[Tensor]], root: int, header: bytes, end: float) -> None:
-        seg, n, size, me = self.segment, out.numel() * out.element_size(), self.size, self.rank
-        sub = seg.slot // size // 16 * 16
-        pointers = [b.data_ptr() for b in blocks] if blocks is not None else []
-        seg.begin(header)
-        at, first = 0, True
-        while first or at < n:
-            m = min(sub, n - at)
-            slot = seg.addresses()[root]
-            if me == root:
-                for j in range(size):
-                    copy(slot + j * sub if j != me else out.data_ptr() + at, pointers[j] + at, m)
-            self._step(header, end, first)
-            if me != root:
-                copy(out.data_ptr() + at, slot + me * sub, m)
-            seg.done()
-            at, first = at + m, False
+        def write(k: int) -> None:
+            copy(seg.to_write(), pointer + k * piece, min(piece, n - k * piece))
 
-    def all_to_all(self, outs: Sequence[Tensor], ins: Sequence[Tensor], header: bytes, end: float) -> None:
-        """ins and outs may differ in length by rank: the first step tells all lengths."""
-        seg, size, me = self.segment, self.size, self.rank
-        sub = seg.slot // size // 16 * 16
-        gives = [x.numel() * x.element_size() for x in ins]
-        takes = [x.numel() * x.element_size() for x in outs]
-        seg.begin(header)
-        seg.view(me, torch.int64)[: 2 * size].copy_(torch.tensor(gives + takes, dtype=torch.int64))
-        self._step(header, end, True)
-        table = [seg.view(r, torch.int64)[: 2 * size].tolist() for r in range(size)]
-        seg.done()
+        def read(k: int) -> None:
+            copy(pointer + k * piece, seg.to_read()[root], min(piece, n - k * piece))
+
+        mine = self.rank == root
+        self._steps(header, end, max(1, -(-n // piece)), write if mine else None, None if mine else read)
+
+    def scatter(self, out: Tensor, blocks: Sequence[Tensor], root: int, header: bytes, end: float) -> None:
+        seg, n, me = self.segment, out.numel() * out.element_size(), self.rank
+        sub = seg.slot // self.size // 16 * 16
+        pointer, pointers = out.data_ptr(), [b.data_ptr() for b in blocks]
+        if me == root and pointers[me] != pointer:
+            copy(pointer, pointers[me], n)
+
+        def write(k: int) -> None:
+            slot, m = seg.to_write(), min(sub, n - k * sub)
+            for j in self._others:
+                copy(slot + j * sub, pointers[j] + k * sub, m)
+
+        def read(k: int) -> None:
+            copy(pointer + k * sub, seg.to_read()[root] + me * sub, min(sub, n - k * sub))
+
+        self._steps(header, end, max(1, -(-n // sub)), write if me == root else None, None if me == root else read)
+
+    def _lengths(self, outs: Sequence[Tensor], ins: Sequence[Tensor], header: bytes, end: float) -> List[List[int]]:
+        """For each rank the bytes that it sends to each, then the bytes that it expects from each."""
+        own = torch.tensor([t.numel() * t.element_size() for t in [*ins, *outs]], dtype=torch.int64)
+        rows = [torch.empty_like(own) for _ in ins]
+        self._spread(own, rows, True, header, end)
+        table, size = [row.tolist() for row in rows], len(rows)
         for i in range(size):
             for j in range(size):
                 if table[i][j] != table[j][size + i]:
-                    seg.fail(
-                        "cannot complete an all-to-all: rank %d sends %d bytes to rank %d, which expects %d; check the split sizes"
-                        % (seg.names[i], table[i][j], seg.names[j], table[j][size + i])
+                    self.segment.fail(
+                        "cannot complete an all-to-all: rank %d sends %d bytes to rank %d, which expects %d; check the split sizes" % (i, table[i][j], j, table[j][size + i])
                     )
+        return table
+
+    def all_to_all(self, outs: Sequence[Tensor], ins: Sequence[Tensor], header: bytes, end: float) -> None:
+        """ins and outs may differ in length by rank: the first collective tells all lengths."""
+        seg, size, me = self.segment, self.size, self.rank
+        sub = seg.slot // size // 16 * 16
+        table = self._lengths(outs, ins, header, end)
+        gives, takes = table[me][:size], table[me][size:]
         most = max((table[i][j] for i in range(size) for j in range(size) if i != j), default=0)
         pointers, to = [x.data_ptr() for x in ins], [x.data_ptr() for x in outs]
         if gives[me] > 0 and to[me] != pointers[me]:
             copy(to[me], pointers[me], gives[me])
-        for at in range(0, most, sub):
-            slots = seg.addresses()
-            for j in range(size):
-                m = min(sub, gives[j] - at)
-                if j != me and m > 0:
-                    copy(slots[me] + j * sub, pointers[j] + at, m)
-            self._step(header, end, False)
-            for j in range(size):
-                m = min(sub, takes[j] - at)
-                if j != me and m > 0:
-                    copy(to[j] + at, slots[j] + me * sub, m)
-            seg.done()
+
+        def write(k: int) -> None:
+            slot = seg.to_write()
+            for j in self._others:
+                m = min(sub, gives[j] - k * sub)
+                if m > 0:
+                    copy(slot + j * sub, pointers[j] + k * sub, m)
+
+        def read(k: int) -> None:
+            slots = seg.to_read()
+            for j in self._others:
+                m = min(sub, takes[j] - k * sub)
+                if m > 0:
+                    copy(to[j] + k * sub, slots[j] + me * sub, m)
+
+        if most > 0:
+            self._steps(header, end, -(-most // sub), write, read)
 
 
 def dense(x: Any) -> bool:
     """Whether a tensor's elements lie in host memory in order, as the collectives here need."""
     return bool(x.is_cpu and x.layout is torch.strided and x.is_contiguous() and not x.is_conj() and not x.is_neg())
-

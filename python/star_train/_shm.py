@@ -1,8 +1,9 @@
 """Memory that the ranks of one process group share within a host, and the signals between them. Part of the backend (``docs/backend.md``).
 
 The leader, the lowest rank of the host, makes a memfd, so that nothing lies in ``/dev/shm``, and passes it to the other ranks over an abstract Unix socket.
-Each rank has two slots in it, which steps use in turn. A step is: write the own slot, signal to all ranks, wait for the signals of all, read their slots.
-A rank overwrites a slot two steps later: by then each reader has signalled the step between, which it does after it has read.
+Each rank has 2 * LAG slots in it, which steps use in turn. A step is: write the own slot, signal to all ranks, wait for the signals of all, read their slots.
+A rank may write LAG steps ahead of what it has read, so that it seldom waits for a rank that is a little behind. When it writes step k, it has seen the signals
+of step k - LAG, which each rank gave after it had read step k - 2 * LAG: so that step's slot is free.
 
 Signals are POSIX semaphores, one for each ordered pair of ranks. They are full memory barriers, so that what was written before a signal is seen after it.
 Each rank holds a POSIX record lock on its byte of the memfd: the kernel releases it when the process ends, and children by fork do not inherit it.
@@ -22,7 +23,6 @@ import socket
 import struct
 import sys
 import time
-from datetime import timedelta
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import torch
@@ -43,9 +43,10 @@ _ALIGN = 4096
 
 ABSENT, JOINED, LEFT, FAILED = range(4)
 
-# Bytes of slots of a whole group, and of one: memory is used only where a collective has written.
+# Steps that a rank may be ahead, bytes of all slots of a group, and of one: memory is used only where a collective has written.
+LAG = 8
 _SLOTS = 32 << 20
-_SLOT = 1 << 20
+_SLOT = 256 << 10
 
 # A rank that waits yields the processor so often before it sleeps, and looks for dead ranks after each slice of seconds.
 _YIELDS = 40
@@ -124,13 +125,17 @@ class Hello(NamedTuple):
 _met = 0  # groups that this process has begun
 
 
-def _wait(store: Any, keys: List[str], seconds: float) -> bool:
+def wait(store: Any, keys: List[str], seconds: float) -> bool:
+    """Waits for keys of a store. Store.wait would log a warning each time that it ends without them."""
+    end, pause = time.monotonic() + seconds, 0.0005
     try:
-        store.wait(keys, timedelta(seconds=max(seconds, 0.05)))
+        while not store.check(keys):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.02)
         return True
     except Exception as e:
-        if "imeout" in str(e) or "imed out" in str(e):
-            return False
         raise BackendError("cannot meet the other ranks: the store failed: %s; check that the process with rank 0 runs" % e) from e
 
 
@@ -164,7 +169,7 @@ def meet(store: Any, rank: int, size: int, timeout: float) -> Tuple[str, List[He
     end = time.monotonic() + timeout
     while True:
         missing = [r for r in range(size) if r not in hellos]
-        arrived = _wait(store, [prefix + "hello/%d" % r for r in missing], min(1.0, end - time.monotonic()))
+        arrived = wait(store, [prefix + "hello/%d" % r for r in missing], min(1.0, end - time.monotonic()))
         for r in missing:
             key = prefix + "hello/%d" % r
             if arrived or store.check([key]):
@@ -208,15 +213,16 @@ class Segment:
     def __init__(self, store: Any, prefix: str, ranks: Sequence[int], hellos: Sequence[Hello], me: int, timeout: float, extra: int = 0) -> None:
         self.names, self.rank, self.size = list(ranks), list(ranks).index(me), len(ranks)
         size = self.size
-        slot = max(_ALIGN * 16, min(_SLOT, _SLOTS // (2 * size)) // _ALIGN * _ALIGN)
+        slot = max(_ALIGN, min(_SLOT, _SLOTS // (2 * LAG * size)) // _ALIGN * _ALIGN)
         self.slot = slot
         self._semaphores = _CONTROL * size
         self._slots = -(-(self._semaphores + _SEMAPHORE * size * size) // _ALIGN) * _ALIGN
-        self.extra = self._slots + 2 * slot * size  # where memory for the exchange between hosts begins
+        self.extra = self._slots + 2 * LAG * slot * size  # where memory for the exchange between hosts begins
         total = self.extra + extra
         self.bytes_total = total
         self.number = 0  # collectives
-        self.step = 0
+        self.written = 0  # steps of which this rank has signalled its slot
+        self.read = 0  # steps that it has read
         self.closed = ""  # why no more collectives are possible
         self.stopping = False
         self.active = False  # a collective has begun and has not ended
@@ -232,8 +238,8 @@ class Segment:
 
     def _map(self, fd: int, total: int) -> None:
         self.fd = fd
-        self._memory = mmap.mmap(fd, total)
-        self.bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self.memory = mmap.mmap(fd, total)
+        self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
         self.address = self.bytes.data_ptr()
         base, size = self.address + self._semaphores, self.size
         others = [j for j in range(size) if j != self.rank]
@@ -242,14 +248,14 @@ class Segment:
         self._headers = [(j, tuple(_CONTROL * j + _HEADERS + HEADER * p for p in (0, 1))) for j in others]
         self._mine = tuple(_CONTROL * self.rank + _HEADERS + HEADER * p for p in (0, 1))
         self._views: Dict[Tuple[int, int, torch.dtype], torch.Tensor] = {}
-        self._addresses = [tuple(self.address + self._slots + self.slot * (2 * r + p) for r in range(size)) for p in (0, 1)]
+        self._addresses: List[Tuple[int, ...]] = [tuple(self.address + self._slots + self.slot * (2 * LAG * r + p) for r in range(size)) for p in range(2 * LAG)]
 
     def _join(self) -> None:
         fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self.rank)
         self._say(JOINED)
 
     def _say(self, state: int) -> None:
-        _STATE.pack_into(self._memory, _CONTROL * self.rank, state, os.getpid(), self.number)
+        _STATE.pack_into(self.memory, _CONTROL * self.rank, state, os.getpid(), self.number)
 
     def _make(self, total: int) -> None:
         try:
@@ -302,7 +308,7 @@ class Segment:
 
     def _get(self, store: Any, prefix: str, hellos: Sequence[Hello], total: int, end: float) -> None:
         leader = self.names[0]
-        if not _wait(store, [prefix + "memory/%d" % leader], end - time.monotonic()):
+        if not wait(store, [prefix + "memory/%d" % leader], end - time.monotonic()):
             raise BackendError("cannot begin the group: rank %d (%s) did not offer the shared memory in time; check that it runs" % (leader, hellos[leader]))
         name, token = json.loads(store.get(prefix + "memory/%d" % leader))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
@@ -327,17 +333,21 @@ class Segment:
     # -- slots
 
     def view(self, rank: int, dtype: torch.dtype) -> torch.Tensor:
-        """The slot of a rank in this step as a vector of a type."""
-        key = rank, self.step & 1, dtype
+        """The slot of a rank in the step that is read, as a vector of a type."""
+        key = rank, self.read % (2 * LAG), dtype
         got = self._views.get(key)
         if got is None:
-            at = self._slots + self.slot * (2 * rank + (self.step & 1))
+            at = self._slots + self.slot * (2 * LAG * rank + self.read % (2 * LAG))
             got = self._views[key] = self.bytes[at : at + self.slot].view(dtype)
         return got
 
-    def addresses(self) -> Tuple[int, ...]:
-        """Where the slots of all ranks begin in this step."""
-        return self._addresses[self.step & 1]
+    def to_write(self) -> int:
+        """The address of this rank's slot in the step that it writes."""
+        return self._addresses[self.written % (2 * LAG)][self.rank]
+
+    def to_read(self) -> Tuple[int, ...]:
+        """The addresses of all slots in the step that is read."""
+        return self._addresses[self.read % (2 * LAG)]
 
     # -- steps
 
@@ -347,32 +357,36 @@ class Segment:
             raise BackendError(self.closed)
         self.number += 1
         self.active = True
-        _STATE.pack_into(self._memory, _CONTROL * self.rank, JOINED, os.getpid(), self.number)
-        at = self._mine[self.step & 1]
-        self._memory[at : at + HEADER] = header
+        _STATE.pack_into(self.memory, _CONTROL * self.rank, JOINED, os.getpid(), self.number)
+        at = self._mine[self.number & 1]
+        self.memory[at : at + HEADER] = header
 
-    def exchange(self, header: bytes, end: float, first: bool) -> None:
-        """Signals that this rank's slot is written, and waits until all slots are. Then the slots can be read, until done() is called."""
+    def signal(self) -> None:
+        """Tells the other ranks that this one's slot is written."""
+        self.written += 1
         for semaphore in self._post:
             _sem_post(semaphore)
+
+    def wait(self, header: bytes, end: float, first: bool) -> None:
+        """Waits until all ranks have signalled the step that is read next. first: it is the collective's first one."""
         waiting = None
-        for j, semaphore in self._await:
-            if _sem_trywait(semaphore) != 0:
+        for other in self._await:
+            if _sem_trywait(other[1]) != 0:
                 if waiting is None:
-                    waiting = [(j, semaphore)]
+                    waiting = [other]
                 else:
-                    waiting.append((j, semaphore))
+                    waiting.append(other)
         if waiting is not None:
             self._sleep(waiting, header, end)
         if first:
-            parity = self.step & 1
+            parity = self.number & 1
             for j, at in self._headers:
-                if self._memory[at[parity] : at[parity] + KEY] != header[:KEY]:
+                if self.memory[at[parity] : at[parity] + KEY] != header[:KEY]:
                     self._differ(j, at[parity], header)
 
     def done(self) -> None:
-        """Ends a step: the slots of the others are read."""
-        self.step += 1
+        """Ends a step: this rank has read the slots of the others."""
+        self.read += 1
 
     def _sleep(self, waiting: List[Tuple[int, int]], header: bytes, end: float) -> None:
         """Waits for signals: first by giving other processes the processor, which costs least where there are as many processors as ranks."""
@@ -402,10 +416,11 @@ class Segment:
         for j, semaphore in waiting:
             name = self.names[j]
             if not self.alive(j):
-                state, pid, _ = _STATE.unpack_from(self._memory, _CONTROL * j)
-                bad.append((semaphore, "rank %d left the group (destroy_process_group, or its end)" % name if state == LEFT else "rank %d (process %d) died" % (name, pid)))
+                state, pid, _ = _STATE.unpack_from(self.memory, _CONTROL * j)
+                why = "rank %d left the group (destroy_process_group, or its end)" % name if state == LEFT else "rank %d (process %d) died" % (name, pid)
+                bad.append((semaphore, self._failure(j) if state == FAILED else why))
         for j in range(self.size):
-            if j != self.rank and _STATE.unpack_from(self._memory, _CONTROL * j)[0] == FAILED:
+            if j != self.rank and _STATE.unpack_from(self.memory, _CONTROL * j)[0] == FAILED and self.alive(j):
                 bad.append((next((s for i, s in waiting if i == j), 0), self._failure(j)))
         for semaphore, why in bad:
             # A rank may have signalled before it ended. One that failed later than in this step did so after all had signalled for this step.
@@ -415,7 +430,7 @@ class Segment:
         if now >= end and waiting:
             late = []
             for j, _ in waiting:
-                number = _STATE.unpack_from(self._memory, _CONTROL * j)[2]
+                number = _STATE.unpack_from(self.memory, _CONTROL * j)[2]
                 late.append("rank %d (at collective %d%s)" % (self.names[j], number, ", " + self._last(j) if number else ""))
             self.fail("cannot complete %s: timed out waiting for %s; if they are only slow, set a longer timeout" % (what, ", ".join(late)))
 
@@ -425,22 +440,20 @@ class Segment:
         return bool(struct.unpack("hhqqi4x", fcntl.fcntl(self.fd, fcntl.F_GETLK, lock))[0] != fcntl.F_UNLCK)
 
     def _text(self, header: bytes) -> str:
-        return "collective %d, %s," % (self.number, text(header))
+        return "collective %d (%s)" % (self.number, text(header))
 
     def _last(self, j: int) -> str:
-        """The newest header of another rank. Its step is this one or the one before."""
-        parity = (self.step + 1) & 1
-        at = _CONTROL * j + _HEADERS
-        both = [self._memory[at + HEADER * p : at + HEADER * (p + 1)] for p in (parity, 1 - parity)]
-        return text(next((h for h in both if h.strip(b"\0")), b""))
+        """The newest header of another rank."""
+        at = _CONTROL * j + _HEADERS + HEADER * (_STATE.unpack_from(self.memory, _CONTROL * j)[2] & 1)
+        return text(self.memory[at : at + HEADER])
 
     def _failure(self, j: int) -> str:
         at = _CONTROL * j + _FAILURE
-        return self._memory[at : at + _CONTROL - _FAILURE].rstrip(b"\0").decode("utf-8", "ignore")
+        return self.memory[at : at + _CONTROL - _FAILURE].rstrip(b"\0").decode("utf-8", "ignore")
 
     def _differ(self, j: int, at: int, header: bytes) -> None:
-        theirs = self._memory[at : at + HEADER]
-        number = _STATE.unpack_from(self._memory, _CONTROL * j)[2]
+        theirs = self.memory[at : at + HEADER]
+        number = _STATE.unpack_from(self.memory, _CONTROL * j)[2]
         self.fail(
             "collective %d differs: rank %d calls %s, rank %d calls %s (its collective %d); all ranks must make the same calls in the same order"
             % (self.number, self.names[self.rank], text(header), self.names[j], text(theirs), number)
@@ -454,7 +467,7 @@ class Segment:
         if self.fd >= 0:
             said = ("rank %d gave up: %s" % (self.names[self.rank], why)).encode()[: _CONTROL - _FAILURE]
             at = _CONTROL * self.rank + _FAILURE
-            self._memory[at : at + len(said)] = said
+            self.memory[at : at + len(said)] = said
             self._say(FAILED)
         raise BackendError(why)
 
@@ -462,14 +475,14 @@ class Segment:
         """Leaves the group: other ranks that wait for this one get an error. The memory is released with the last process that has it."""
         if self.fd < 0:
             return
-        if _STATE.unpack_from(self._memory, _CONTROL * self.rank)[0] != FAILED:
+        if _STATE.unpack_from(self.memory, _CONTROL * self.rank)[0] != FAILED:
             self._say(LEFT)
         self.closed = self.closed or "the group is destroyed"
         fd, self.fd = self.fd, -1
         self._views.clear()
         del self.bytes
         try:
-            self._memory.close()
+            self.memory.close()
         except BufferError:  # a tensor still views it; the last one releases it
             pass
         os.close(fd)
@@ -488,4 +501,3 @@ def pack(key: str, human: str) -> bytes:
 
         k = k[: KEY - 40] + hashlib.blake2b(k, digest_size=16).hexdigest().encode()
     return k.ljust(KEY, b"\0") + human.encode()[: HEADER - KEY].ljust(HEADER - KEY, b"\0")
-

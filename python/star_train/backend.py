@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import collections
 import ctypes
+import functools
 import importlib
 import os
 import queue
@@ -19,18 +20,36 @@ import weakref
 from datetime import timedelta
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
-import torch
-import torch.distributed as dist
+import torch as typed_torch
 
+from . import _across
+from ._autoload import register
 from ._collectives import Local, dense
-from ._shm import BackendError, Segment, meet, pack
+from ._shm import BackendError, Segment, meet, pack, wait
 
 __all__ = ["BackendError", "register"]
 
+# Which types PyTorch gives these depends on its version.
+torch: Any = typed_torch
+dist: Any = torch.distributed
 _c10d: Any = getattr(torch._C, "_distributed_c10d", None)
-_Backend: Any = getattr(_c10d, "Backend", object)
 _Work: Any = getattr(_c10d, "Work", object)
-_Tensor = torch.Tensor
+
+
+def _base() -> Any:
+    """The class to derive from: Backend, or, where it cannot be derived from in Python (before PyTorch 2.10), ProcessGroup."""
+    if not dist.is_available() or not hasattr(_c10d, "Backend"):
+        raise ImportError("cannot use the backend star: PyTorch %s has no interface for it in torch.distributed; try PyTorch 2.5 or later" % torch.__version__)
+    try:
+        type("Probe", (_c10d.Backend,), {"__init__": lambda self: _c10d.Backend.__init__(self, 0, 1)})()
+        return _c10d.Backend
+    except (TypeError, AttributeError):
+        return dist.ProcessGroup
+
+
+_Backend: Any = _base()
+_GROUP = _Backend is getattr(dist, "ProcessGroup", None)
+_Tensor = typed_torch.Tensor
 
 # How long the end of the program waits for collectives that it has begun and not waited for.
 _LINGER = 5.0
@@ -40,6 +59,8 @@ _LONGEST = 1e9
 
 _OPS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max", "BAND": "band", "BOR": "bor", "BXOR": "bxor", "PREMUL_SUM": "premul_sum"}
 _names: Dict[Any, str] = {}
+
+_FORKED = "cannot use a process group in a process that forked after init_process_group; call init_process_group in the child"
 
 _groups: "weakref.WeakSet[StarBackend]" = weakref.WeakSet()
 _kept: Dict[int, "StarBackend"] = {}  # PyTorch may hold only the C++ half of an object
@@ -135,6 +156,18 @@ class StarWork(_Work):  # type: ignore[misc]
         raise BackendError("cannot tell the source rank of a collective: only a receive from any rank has one")
 
     _source_rank = source_rank
+
+
+class _Default:
+    """Options of a call that has none."""
+
+    timeout = timedelta(seconds=-1)
+    asyncOp = True
+    reduceOp = getattr(dist.ReduceOp, "SUM", None)
+    rootRank = 0
+
+
+_DEFAULT = _Default()
 
 
 class _Done(StarWork):
@@ -252,15 +285,31 @@ class StarBackend(_Backend):  # type: ignore[misc]
         self._streams: Dict[Any, Any] = {}
         seconds = min(self._timeout, _LONGEST)
         prefix, hellos = meet(store, rank, size, seconds)
+        self._prefix, self._monitored = prefix, 0
         hosts = sorted({h.host for h in hellos}, key=[h.host for h in hellos].index)
-        if len(hosts) == 1:
-            self._local = Local(Segment(store, prefix, range(size), hellos, rank, seconds))
-        if size > 1:
+        where = [hosts.index(h.host) for h in hellos]
+        agent = self._agent(prefix, [r for r in range(size) if where[r] == where[rank]], seconds) if len(hosts) > 1 else None
+        if len(hosts) == 1 or agent is not None:
+            here = [r for r in range(size) if where[r] == where[rank]]
+            segment = Segment(store, prefix, here, hellos, rank, seconds, _across.area(len(hosts)) if agent is not None else 0)
+            self._local = Local(segment) if agent is None else _across.begin(agent, store, prefix, name, segment, where, rank, seconds)
+        if size > 1 or _GROUP:
             self._gloo = self._behind(dist.PrefixStore(prefix + "gloo", store))
+        if _GROUP and self._gloo is not None:  # calls that C++ makes and this class has not, and the name of the group, are those of a registered backend
+            self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
         self._watch = _watch()
         self._done = _Done()
         _groups.add(self)
         _kept[id(self)] = self
+
+    def _agent(self, prefix: str, here: Sequence[int], timeout: float) -> Any:
+        """The process that exchanges data with other hosts, if all ranks have one."""
+        try:
+            agent = importlib.import_module("star_train._agent").Agent.ensure(self._store, self._me, self._count, here.index(self._me), timeout)
+        except ImportError:
+            agent = None
+        self._store.set(prefix + "agent/%d" % self._me, "no" if agent is None else "yes")
+        return agent if all(self._store.get(prefix + "agent/%d" % r) == b"yes" for r in range(self._count)) else None
 
     # -- what PyTorch asks
 
@@ -272,7 +321,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     @property
     def options(self) -> Any:
-        o = _Backend.Options("star", timedelta(seconds=self._timeout))
+        o = _c10d.Backend.Options("star", timedelta(seconds=self._timeout))
         if hasattr(o, "global_ranks_in_group"):
             o.global_ranks_in_group = list(self._ranks)
             o.group_name = self._name
@@ -308,10 +357,6 @@ class StarBackend(_Backend):  # type: ignore[misc]
             return None
         return dist.ProcessGroupGloo(store, self._me, self._count, timeout=timedelta(seconds=min(self._timeout, 30 * 86400)))
 
-    def _seconds(self, opts: Any) -> float:
-        timeout = opts.timeout.total_seconds()
-        return float(timeout) if timeout > 0 else self._timeout
-
     def perform(self, run: Callable[[float], None], timeout: float) -> None:
         """Runs a collective; the caller has self._busy."""
         segment = self._local.segment if self._local is not None else None
@@ -330,19 +375,19 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     def _issue(self, run: Callable[[float], None], outputs: Sequence[_Tensor], opts: Any) -> StarWork:
         """Runs a collective now, or queues it. Collectives run in the order of their calls."""
-        if _forked:
-            raise BackendError("cannot use a process group in a process that forked after init_process_group; call init_process_group in the child")
-        if self._closed:
-            raise BackendError("cannot use the process group: it is destroyed; call init_process_group or new_group")
+        if self._closed or _forked:
+            raise BackendError(_FORKED if _forked else "cannot use the process group: it is destroyed; call init_process_group or new_group")
         self._sequence += 1
-        timeout = self._seconds(opts)
+        timeout = opts.timeout.total_seconds()
+        if timeout <= 0:
+            timeout = self._timeout
         blocking = not getattr(opts, "asyncOp", True)
         if blocking and not self._queue and self._busy.acquire(False):
             try:
                 self.perform(run, timeout)
             finally:
                 self._busy.release()
-            return self._done
+            return self._done if not _GROUP else _native(_ended(outputs))
         work = StarWork(self, run, outputs, timeout)
         self._queue.append(work)
         if self._thread is None:
@@ -351,7 +396,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         self._tokens.put(1)
         if blocking:
             work.wait()
-        return work
+        return work if not _GROUP else _native(work.get_future())
 
     def advance(self, wait: bool) -> bool:
         """Runs the oldest queued collective, if another thread does not run one. Returns whether it could."""
@@ -414,14 +459,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         self, kind: str, x: _Tensor, reads: Sequence[_Tensor], writes: Sequence[_Tensor], opts: Any, call: Callable[[List[_Tensor], List[_Tensor], float], None]
     ) -> StarWork:
         """Issues a collective on tensors. call gets them as dense vectors in host memory: the tensors' own, or copies, of which those of writes are copied back."""
-        easy = True
-        for t in reads:
-            if not dense(t):
-                easy = False
-        for t in writes:
-            if not dense(t):
-                easy = False
-        if easy:
+        if all(map(dense, reads)) and all(map(dense, writes)):
 
             def run(end: float) -> None:
                 call([_flat(t) for t in reads], [_flat(t) for t in writes], end)
@@ -434,13 +472,11 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
         return self._issue(self._watched(kind, x, run), writes, opts)
 
-    def _staged(
-        self, reads: Sequence[_Tensor], writes: Sequence[_Tensor], ready: Dict[Any, Any], end: float, call: Callable[[List[_Tensor], List[_Tensor], float], None]
-    ) -> None:
+    def _staged(self, reads: Sequence[_Tensor], writes: Sequence[_Tensor], ready: Dict[Any, Any], end: float, call: Callable[[List[_Tensor], List[_Tensor], float], None]) -> None:
         """As in _collective, for tensors on a GPU, which have been written when the events of ready are over, and for those that are not dense."""
         copies: Dict[int, _Tensor] = {}
 
-        def host(t: _Tensor, read: bool) -> _Tensor:
+        def host(t: _Tensor, read: bool) -> Any:
             if dense(t):
                 return _flat(t)
             got = copies.get(id(t))
@@ -471,7 +507,6 @@ class StarBackend(_Backend):  # type: ignore[misc]
                     s.synchronize()
 
         with torch.no_grad():
-            shared = {id(t) for t in reads}
             ins = synchronized(lambda: [host(t, True) for t in reads])
             outs = [host(t, False) for t in writes]
             call(ins, outs, end)
@@ -482,7 +517,6 @@ class StarBackend(_Backend):  # type: ignore[misc]
                         with torch.inference_mode(t.is_inference()):
                             t.detach().copy_(h.view(t.shape), non_blocking=True)
 
-            del shared
             synchronized(back)
 
     def _need(self, ok: bool, kind: str, why: str) -> None:
@@ -492,18 +526,19 @@ class StarBackend(_Backend):  # type: ignore[misc]
     def _passed(self, kind: str, *args: Any, names: Sequence[str] = ()) -> StarWork:
         """Has Gloo carry out a call."""
         if _forked or self._closed:
-            self._issue(lambda end: None, (), _Now)
+            self._issue(lambda end: None, (), _DEFAULT)
         if self._gloo is None and self._count == 1:  # nothing to agree on
             self._gloo = self._behind(dist.HashStore())
         if self._gloo is None:
             raise BackendError("cannot call %s: Gloo carries it out, and this PyTorch is built without Gloo" % kind)
         self._sequence += 1
         for name in (kind, *names):
-            f = getattr(self._gloo, name, None)
+            f: Any = getattr(self._gloo, name, None)
             if f is not None:
                 break
         try:
-            return _Behind(self, f(*args), kind)
+            work = f(*(a for a in args if a is not _DEFAULT))
+            return work if _GROUP else _Behind(self, work, kind)
         except RuntimeError as e:
             raise self.explained(e, kind) from e
 
@@ -513,62 +548,69 @@ class StarBackend(_Backend):  # type: ignore[misc]
             segment = self._local.segment
             dead = [segment.names[j] for j in range(segment.size) if j != segment.rank and not segment.alive(j)]
             if dead:
-                return BackendError("cannot complete %s: rank %s ended; go on with a new group of the others, or restart the job (Gloo: %s)" % (what, ", ".join(map(str, dead)), error))
+                return BackendError(
+                    "cannot complete %s: rank %s ended; go on with a new group of the others, or restart the job (Gloo: %s)" % (what, ", ".join(map(str, dead)), error)
+                )
         return error
 
     # -- collectives
 
-    def allreduce(self, tensors: Sequence[_Tensor], opts: Any) -> StarWork:
-        if self._local is None or len(tensors) != 1 or tensors[0].layout is not torch.strided:
+    def allreduce(self, tensors: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
+        local, x = self._local, tensors[0]
+        if local is None or len(tensors) != 1 or x.layout is not torch.strided:
             return self._passed("allreduce", tensors, opts)
-        x = tensors[0]
         op, factor = _op(opts)
-        local, header = self._local, self._header("all_reduce", x, op)
+        header = self._header("all_reduce", x, op)
 
-        def call(ins: List[_Tensor], outs: List[_Tensor], end: float) -> None:
+        def call(x: _Tensor, end: float) -> None:
             if factor is not None:
-                outs[0].mul_(factor)
-            local.all_reduce(outs[0], op, header, end)
+                x.mul_(factor)
+            local.all_reduce(x, op, header, end)
 
         return self._in_place("all_reduce", x, tensors, opts, call)
 
-    def _in_place(self, kind: str, x: _Tensor, tensors: Sequence[_Tensor], opts: Any, call: Callable[[List[_Tensor], List[_Tensor], float], None]) -> StarWork:
-        return self._collective(kind, x, tensors, tensors, opts, call)
+    def _in_place(self, kind: str, x: _Tensor, tensors: Sequence[_Tensor], opts: Any, call: Callable[[_Tensor, float], None]) -> StarWork:
+        """Issues a collective on one tensor."""
+        if dense(x):
+            return self._issue(self._watched(kind, x, lambda end: call(_flat(x), end)), tensors, opts)
+        return self._collective(kind, x, tensors, tensors, opts, lambda ins, outs, end: call(outs[0], end))
 
-    def allreduce_coalesced(self, tensors: Sequence[_Tensor], opts: Any) -> StarWork:
-        return self._each(tensors, opts, [lambda o, t=t: self.allreduce([t], o) for t in tensors])
+    def allreduce_coalesced(self, tensors: Sequence[_Tensor], opts: Any = _DEFAULT) -> Any:
+        return self._each(tensors, opts, [functools.partial(self.allreduce, [t]) for t in tensors])
 
-    def allreduce_sparse(self, tensors: Sequence[_Tensor], opts: Any) -> StarWork:
+    def allreduce_sparse(self, tensors: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
         return self._passed("allreduce_sparse", tensors, opts, names=("allreduce",))
 
-    def _each(self, outputs: Sequence[_Tensor], opts: Any, calls: Sequence[Callable[[Any], StarWork]]) -> StarWork:
+    def _each(self, outputs: Sequence[_Tensor], opts: Any, calls: Sequence[Callable[[Any], StarWork]]) -> Any:
         """Several collectives as one."""
         works = [call(opts) for call in calls]
+        if _GROUP:
+            return _native(torch.futures.collect_all([w.get_future() for w in works]).then(lambda f: (f.value(), outputs)[1]))
         if not getattr(opts, "asyncOp", True):
             for w in works:
                 w.wait()
             return self._done
         return _All(self, works, outputs)
 
-    def broadcast(self, tensors: Sequence[_Tensor], opts: Any) -> StarWork:
+    def broadcast(self, tensors: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
         if self._local is None or len(tensors) != 1 or tensors[0].layout is not torch.strided:
             return self._passed("broadcast", tensors, opts)
         local, root = self._local, opts.rootRank
         self._need(0 <= root < self._count, "broadcast", "root rank %d" % root)
         header = self._header("broadcast", tensors[0], "", root)
-        return self._in_place("broadcast", tensors[0], tensors, opts, lambda ins, outs, end: local.broadcast(outs[0], root, header, end))
+        return self._in_place("broadcast", tensors[0], tensors, opts, lambda x, end: local.broadcast(x, root, header, end))
 
-    def reduce(self, tensors: Sequence[_Tensor], opts: Any) -> StarWork:
+    def reduce(self, tensors: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
         if self._local is None or len(tensors) != 1 or tensors[0].layout is not torch.strided:
             return self._passed("reduce", tensors, opts)
         local, root, (op, factor) = self._local, opts.rootRank, _op(opts)
         self._need(0 <= root < self._count, "reduce", "root rank %d" % root)
         header = self._header("reduce", tensors[0], op, root)
 
-        def call(ins: List[_Tensor], outs: List[_Tensor], end: float) -> None:
+        def call(x: _Tensor, end: float) -> None:
             if factor is not None:
-                outs[0].mul_(factor)
-            local.reduce(outs[0], op, root, header, end)
+                x.mul_(factor)
+            local.reduce(x, op, root, header, end)
 
         return self._in_place("reduce", tensors[0], tensors, opts, call)
 
@@ -577,7 +619,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         for i, t in enumerate(tensors):
             self._need(t.dtype == like.dtype and t.numel() == like.numel(), kind, "%s %d is %s%s, not %s%s" % (what, i, t.dtype, list(t.shape), like.dtype, list(like.shape)))
 
-    def allgather(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
+    def allgather(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
         if self._local is None or len(inputs) != 1:
             return self._passed("allgather", outputs, inputs, opts)
         local, x = self._local, inputs[0]
@@ -586,12 +628,12 @@ class StarBackend(_Backend):  # type: ignore[misc]
         header = self._header("all_gather", x)
         return self._collective("all_gather", x, inputs, outputs[0], opts, lambda ins, outs, end: local.all_gather(outs, ins[0], header, end))
 
-    def allgather_coalesced(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
+    def allgather_coalesced(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> Any:
         if len(outputs) == self._count and (len(outputs) != len(inputs) or len(outputs[0]) == len(inputs) and self._count != len(inputs)):
             outputs = [list(o) for o in zip(*outputs)]  # one list for each rank, as torch.distributed.all_gather_coalesced has them
-        return self._each([t for o in outputs for t in o], opts, [lambda p, o=o, x=x: self.allgather([o], [x], p) for o, x in zip(outputs, inputs)])
+        return self._each([t for o in outputs for t in o], opts, [functools.partial(self.allgather, [o], [x]) for o, x in zip(outputs, inputs)])
 
-    def all_gather_single(self, output: _Tensor, x: _Tensor, opts: Any) -> StarWork:
+    def all_gather_single(self, output: _Tensor, x: _Tensor, opts: Any = _DEFAULT) -> StarWork:
         if self._local is None:
             return self._passed("all_gather_single", output, x, opts, names=("_allgather_base",))
         local, n = self._local, x.numel()
@@ -603,12 +645,12 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
-        return self._each(outputs, opts, [lambda p, o=o, x=x: self.all_gather_single(o, x, p) for o, x in zip(outputs, inputs)])
+    def all_gather_single_coalesced(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> Any:
+        return self._each(outputs, opts, [functools.partial(self.all_gather_single, o, x) for o, x in zip(outputs, inputs)])
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def reduce_scatter(self, outputs: Sequence[_Tensor], inputs: Sequence[Sequence[_Tensor]], opts: Any) -> StarWork:
+    def reduce_scatter(self, outputs: Sequence[_Tensor], inputs: Sequence[Sequence[_Tensor]], opts: Any = _DEFAULT) -> StarWork:
         if self._local is None or len(outputs) != 1:
             return self._passed("reduce_scatter", outputs, inputs, opts)
         x = outputs[0]
@@ -629,7 +671,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
         return self._collective("reduce_scatter", x, inputs, [x], opts, call)
 
-    def reduce_scatter_single(self, output: _Tensor, x: _Tensor, opts: Any) -> StarWork:
+    def reduce_scatter_single(self, output: _Tensor, x: _Tensor, opts: Any = _DEFAULT) -> StarWork:
         if self._local is None:
             return self._passed("reduce_scatter_single", output, x, opts, names=("_reduce_scatter_base",))
         n = output.numel()
@@ -638,12 +680,12 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
-        return self._each(outputs, opts, [lambda p, o=o, x=x: self.reduce_scatter_single(o, x, p) for o, x in zip(outputs, inputs)])
+    def reduce_scatter_single_coalesced(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> Any:
+        return self._each(outputs, opts, [functools.partial(self.reduce_scatter_single, o, x) for o, x in zip(outputs, inputs)])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def gather(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
+    def gather(self, outputs: Sequence[Sequence[_Tensor]], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
         if self._local is None or len(inputs) != 1:
             return self._passed("gather", outputs, inputs, opts)
         local, x, root = self._local, inputs[0], opts.rootRank
@@ -658,7 +700,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         header = self._header("gather", x, "", root)
         return self._collective("gather", x, inputs, to, opts, lambda ins, outs, end: local.gather(outs, ins[0], root, header, end))
 
-    def gather_single(self, output: _Tensor, x: _Tensor, opts: Any) -> StarWork:
+    def gather_single(self, output: _Tensor, x: _Tensor, opts: Any = _DEFAULT) -> StarWork:
         outputs = [list(output.detach().reshape(-1).split(x.numel()))] if self._me == opts.rootRank and output is not None else []
         if outputs and not output.is_contiguous():
             raise ValueError("cannot gather into a tensor that is not contiguous")
@@ -666,7 +708,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     gather_into_tensor = gather_single
 
-    def scatter(self, outputs: Sequence[_Tensor], inputs: Sequence[Sequence[_Tensor]], opts: Any) -> StarWork:
+    def scatter(self, outputs: Sequence[_Tensor], inputs: Sequence[Sequence[_Tensor]], opts: Any = _DEFAULT) -> StarWork:
         if self._local is None or len(outputs) != 1:
             return self._passed("scatter", outputs, inputs, opts)
         local, x, root = self._local, outputs[0], opts.rootRank
@@ -681,7 +723,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         header = self._header("scatter", x, "", root)
         return self._collective("scatter", x, given, [x], opts, lambda ins, outs, end: local.scatter(outs[0], ins, root, header, end))
 
-    def alltoall(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any) -> StarWork:
+    def alltoall(self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
         if self._local is None:
             return self._passed("alltoall", outputs, inputs, opts)
         local = self._local
@@ -691,14 +733,14 @@ class StarBackend(_Backend):  # type: ignore[misc]
         header = self._header("all_to_all", inputs[0], count=False)
         return self._collective("all_to_all", inputs[0], inputs, outputs, opts, lambda ins, outs, end: local.all_to_all(outs, ins, header, end))
 
-    def all_to_all_single(self, output: _Tensor, x: _Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any) -> StarWork:
+    def all_to_all_single(self, output: _Tensor, x: _Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = _DEFAULT) -> StarWork:
         if self._local is None:
             return self._passed("all_to_all_single", output, x, output_splits, input_splits, opts, names=("alltoall_base",))
         local = self._local
         self._need(output.dtype == x.dtype, "all_to_all", "output %s%s for input %s%s" % _two(output, x))
         takes, gives = self._splits(output, output_splits, "output"), self._splits(x, input_splits, "input")
         header = self._header("all_to_all", x, count=False)
-        return self._collective("all_to_all", x, [x], [output], opts, lambda ins, outs, end: local.all_to_all(outs[0].split(takes), ins[0].split(gives), header, end))
+        return self._collective("all_to_all", x, [x], [output], opts, lambda ins, outs, end: local.all_to_all(torch.split(outs[0], takes), torch.split(ins[0], gives), header, end))
 
     alltoall_base = all_to_all_single
 
@@ -712,16 +754,31 @@ class StarBackend(_Backend):  # type: ignore[misc]
         row = t.numel() // rows if rows else 0
         return [s * row for s in splits]
 
-    def barrier(self, opts: Any) -> StarWork:
+    def barrier(self, opts: Any = _DEFAULT) -> StarWork:
         if self._local is None:
             return self._passed("barrier", opts)
         local, header = self._local, self._header("barrier", _EMPTY, count=False)
         return self._issue(self._watched("barrier", None, lambda end: local.barrier(header, end)), (), opts)
 
-    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
-        timeout = opts if isinstance(opts, timedelta) else opts.timeout
-        if self._count > 1:
-            self._gloo.monitored_barrier(timeout, wait_all_ranks)
+    def monitored_barrier(self, opts: Any = _DEFAULT, wait_all_ranks: bool = False) -> None:
+        """Rank 0 waits for a key of each rank in the store and answers with one. The texts are those of Gloo, which scripts look for."""
+        timeout = (opts if isinstance(opts, timedelta) else opts.timeout).total_seconds()
+        seconds, self._monitored = timeout if timeout > 0 else self._timeout, self._monitored + 1
+        key, end = "%sbarrier/%d/" % (self._prefix, self._monitored), time.monotonic() + seconds
+        if self._me != 0:
+            self._store.set(key + str(self._me), "here")
+            if not wait(self._store, [key + "answer"], seconds + 1):  # rank 0 answers at the end of its own time
+                raise BackendError("[Rank %d] Rank 0 failed to pass monitoredBarrier in %d ms" % (self._me, seconds * 1000))
+            answer = self._store.get(key + "answer").decode()
+            if answer != "all":
+                raise BackendError("[Rank %d] rank 0 says: %s" % (self._me, answer))
+            return
+        missing = [r for r in range(1, self._count) if not wait(self._store, [key + str(r)], max(0.0, end - time.monotonic()))]
+        missing = missing if wait_all_ranks else missing[:1]
+        answer = "Rank%s %s failed to pass monitoredBarrier in %d ms" % ("s" if len(missing) > 1 else "", ", ".join(map(str, missing)), seconds * 1000) if missing else "all"
+        self._store.set(key + "answer", answer)
+        if missing:
+            raise BackendError("[Rank 0]: " + answer)
 
     def send(self, tensors: Sequence[_Tensor], rank: int, tag: int) -> StarWork:
         return self._passed("send", tensors, rank, tag)
@@ -758,7 +815,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
                 self._local.segment.stopping = True
                 idle = self._busy.acquire(timeout=1.0)
             if idle:
-                self._local.segment.close()
+                self._local.close()
         if idle:
             self._busy.release()
         while self._queue:  # their collectives find a group that is closed
@@ -769,11 +826,6 @@ class StarBackend(_Backend):  # type: ignore[misc]
                 self._thread.join(1.0)
         self._gloo = None
         _kept.pop(id(self), None)
-
-
-class _Now:
-    timeout = timedelta(seconds=1)
-    asyncOp = False
 
 
 class _All(StarWork):
@@ -836,9 +888,9 @@ def _two(output: _Tensor, x: _Tensor) -> Tuple[Any, ...]:
     return str(output.dtype)[6:], list(output.shape), str(x.dtype)[6:], list(x.shape)
 
 
-def _flat(t: _Tensor) -> _Tensor:
+def _flat(t: _Tensor) -> Any:
     """The elements of a dense tensor as a vector that can be written."""
-    if t.is_inference() and not torch.is_inference_mode_enabled():
+    if t.is_inference() and not torch.is_inference_mode_enabled():  # PyTorch would refuse to write
         n = t.numel() * t.element_size()
         return torch.frombuffer((ctypes.c_char * n).from_address(t.data_ptr()), dtype=t.dtype) if n else torch.empty(0, dtype=t.dtype)
     return t.detach().view(-1)
@@ -855,8 +907,21 @@ def _watch() -> Any:
     return module if hasattr(module, "enter") and hasattr(module, "leave") else None
 
 
-def _create(opts: Any, _: Any = None) -> StarBackend:
-    _ask_python_works()
+def _ended(outputs: Sequence[_Tensor]) -> Any:
+    future: Any = torch.futures.Future()
+    future.set_result(list(outputs))
+    return future
+
+
+def _native(future: Any) -> Any:
+    """A Work of C++: where ProcessGroup is derived from, PyTorch does not keep the Python object of a Work."""
+    return _c10d._create_work_from_future(future)
+
+
+def create(opts: Any) -> StarBackend:
+    """Makes a process group for torch.distributed. All its ranks call it."""
+    if not _GROUP:
+        _ask_python_works()
     return StarBackend(opts.store, opts.group_rank, opts.group_size, opts.timeout, str(opts.group_id), list(opts.global_ranks_in_group))
 
 
@@ -871,15 +936,6 @@ def _exit() -> None:
             group._end(_LINGER)
 
 
-def register() -> None:
-    """Makes the backend known to torch.distributed. The entry point of the package calls it when torch is imported."""
-    if not dist.is_available() or "star" in getattr(dist.Backend, "backend_list", []):
-        return
-    if _Backend is object or not hasattr(_c10d, "_DistributedBackendOptions"):
-        raise BackendError("cannot register the backend star: PyTorch %s has no torch._C._distributed_c10d.Backend; try PyTorch 2.5 or later" % torch.__version__)
-    dist.Backend.register_backend("star", _create, extended_api=True, devices=["cpu", "cuda"])
-    os.register_at_fork(after_in_child=_after_fork)
-    atexit.register(_exit)
-
-
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_exit)
 register()

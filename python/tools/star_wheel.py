@@ -38,10 +38,10 @@ ENTRY_POINTS = """[console_scripts]
 star = star_train._program:main
 
 [torch.backends]
-star = star_train.backend:register
+star = star_train._autoload:register
 
 [torch.distributed.backends]
-star = star_train.backend:register
+star = star_train._autoload:register
 """
 
 # Of PyPI's limit of 100 MB a file; what people wait for when they install.
