@@ -18,5 +18,5 @@
 // Requests of a group are carried out in order by one goroutine, those of different groups at once. Each has a
 // deadline. A connection that ends cancels what it waits for, and the agents of the other hosts report it.
 //
-// Frame is the format of requests and replies.
+// Frame is the format of requests and replies. docs/decisions/0028-one-agent-per-host.md has the reasons.
 package agent

@@ -83,6 +83,9 @@ func gains(n runlog.Shift) string {
 
 // progress is the progress of the job, on one line.
 func progress(s coord.Status) string {
+	if s.Limit == 0 { // a job that is not STAR's
+		return fmt.Sprintf("%s  %.0f samples/s", time.Duration(s.Elapsed*float64(time.Second)).Round(time.Second), s.Rate)
+	}
 	done := 100 * float64(s.Samples) / float64(max(s.Limit, 1))
 	text := fmt.Sprintf("epoch %.2f  %3.0f %%  ", float64(s.Samples)/float64(max(s.EpochSize, 1)), done)
 	if s.Rate > 0 && s.Phase == "training" && s.Short == 0 { // no end can be estimated while the job waits for workers

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,13 +37,15 @@ func topCommand() *cobra.Command {
 	settings.Var(s, &every, "every", time.Second, "time between two looks")
 	settings.Var(s, &asJSON, "json", false, "each state as a line of JSON on standard output")
 	cmd := &cobra.Command{
-		Use:   "top [HOST:PORT]",
+		Use:   "top [HOST:PORT | FOLDER]",
 		Short: "Show a running job as star run does",
 		Long: `Shows what each worker of a running job does, until it is over or Ctrl-C: the table that star run shows. The address is that of the job's coordinator,
 127.0.0.1:7070 unless it is given. Where the job goes over to another coordinator, so does star top.
+From a folder, or a run log, it shows a job that star watch, or the star backend of torch.distributed, observes.
 
   star top                       a job on this host
   star top node-a:7070           STAR_TOKEN is that of the job
+  star top star-watch            a job under star watch
   star top --json | jq .mode`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -52,6 +56,11 @@ func topCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if every < 50*time.Millisecond {
 				return s.Invalid("every", errors.New("want at least 50ms"))
+			}
+			if len(args) > 0 && filed(args[0]) {
+				ctx, cancel := process.Signals(cmd.Context())
+				defer cancel()
+				return topLog(ctx, args[0], every, cmd.OutOrStdout(), asJSON)
 			}
 			if len(args) > 0 {
 				if s.Origin("coordinator") == "--coordinator" && addr != args[0] {
@@ -81,6 +90,13 @@ func topCommand() *cobra.Command {
 	}
 	cli.Bind(cmd, s)
 	return cmd
+}
+
+// filed reports whether an argument is a file or folder, and not an address.
+func filed(arg string) bool {
+	_, err := os.Stat(arg)
+	_, _, address := net.SplitHostPort(arg)
+	return err == nil || address != nil
 }
 
 // lasting is for how long star top looks for a coordinator that was there.
