@@ -65,7 +65,7 @@ for x, y in torch.utils.data.DataLoader(Data(), batch_size=32):
 """
 
 # injury: the causes that are right
-CAUSES = {"sleep": {"compute"}, "work": {"compute"}, "data": {"data"}, "contention": {"contention"}, "quota": {"quota"}, "pauses": {"pauses"}, "none": set()}
+CAUSES = {"sleep": {"compute", "blocked"}, "work": {"compute"}, "data": {"data"}, "contention": {"contention"}, "quota": {"quota"}, "pauses": {"pauses"}, "none": set()}
 
 
 def injure(kind, pid, over, light):

@@ -42,7 +42,10 @@ type Call struct {
 
 // name is the call in words.
 func (c Call) name() string {
-	text := fmt.Sprintf("%s #%d", c.Kind, c.Number)
+	text := c.Kind
+	if c.Number > 0 {
+		text += fmt.Sprintf(" #%d", c.Number)
+	}
 	if c.Detail != "" {
 		text += " " + c.Detail
 	}
@@ -91,7 +94,7 @@ type State struct {
 	Phase    string  `json:"phase,omitempty"`    // star_train.watch.phase
 	Process  string  `json:"process,omitempty"`  // stopped, ended, disk; empty: it runs or sleeps
 	Kernel   string  `json:"kernel,omitempty"`   // what the kernel says that it waits in
-	CPU      float64 `json:"cpu"`                // processors, with its children's
+	CPU      float64 `json:"cpu"`                // processors that it and its children used or, each first thread, waited for
 	IO       float64 `json:"io"`                 // bytes per second that it and its children read and wrote
 	Open     []Call  `json:"open,omitempty"`     // the one that was entered last is the last one
 	Entered  []Call  `json:"entered,omitempty"`  // the last call of each group

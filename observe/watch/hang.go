@@ -19,7 +19,7 @@ const (
 	hangSteps = 10
 	busyTimes = 4  // T for which a rank that uses a processor or disks may make others wait
 	firstBusy = 20 // the same before the first step, when programs load data and compile
-	active    = 0.1
+	active    = 0.1 // processors, used or waited for
 	activeIO  = 1e5 // bytes per second
 	progress  = 0.8 // of T: a rank that has finished something since then makes progress
 	answering = 10  // seconds: the age of a stack that is taken for that of now
@@ -75,8 +75,14 @@ func (s *standsStill) waits() *Call {
 			return &c
 		}
 	}
+	if s.Answered > 0 && s.Answered < answering && len(s.Frames) > 0 && s.CPU < active && slices.ContainsFunc(waitingFiles, func(f string) bool { return strings.Contains(s.Frames[0], f) }) {
+		return &Call{Group: "unknown", Kind: "a call of torch.distributed"} // without an age: it is never the one that others are missing in
+	}
 	return nil
 }
+
+// waitingFiles are files of PyTorch in which a rank waits for others, also in calls that are not recorded.
+var waitingFiles = []string{"/torch/distributed/distributed_c10d.py:", "/torch/distributed/_functional_collectives.py:", "/_fully_shard/_fsdp_collectives.py:", "/_fully_shard/_fsdp_param_group.py:"}
 
 // inEngine reports whether the training thread waits in the engine of autograd, below any code in Python. A backward
 // pass in which not all gradients came, as with unused parameters, waits there for the exchange.
@@ -320,7 +326,7 @@ func (s *standsStill) missing(r int, waits *Call, differs bool) missing {
 		} else if len(s.Children) == 0 && !s.inside("/torch/utils/data/_utils/fetch.py") {
 			m.text += "; no worker says where it is"
 		} else if s.inside("/torch/utils/data/_utils/fetch.py") { // it loads itself
-			m.text = "is in " + s.Line
+			m.why, m.text = "own code", "is in "+s.Line
 		}
 	default:
 		m.why, m.text = "own code", "is in "+s.Line

@@ -60,7 +60,7 @@ type answer struct {
 // used is what a process and those that it has started have used so far.
 type used struct {
 	at      time.Time
-	cpu, io float64 // seconds, bytes
+	cpu, io float64 // seconds, with those of waiting for a processor; bytes
 }
 
 // stand watches the files of calls until the collector is closed or ctx is over, and sends a row of kind state for each
@@ -246,7 +246,13 @@ func usedBy(pid int, all func() tree) (u used, state string) {
 				u.cpu += n / ticks
 			}
 		}
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", p))
+		// On a full host a program that computes may get less than a tenth of a processor.
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", p))
+		if f := strings.Fields(string(b)); len(f) > 1 {
+			n, _ := strconv.ParseFloat(f[1], 64)
+			u.cpu += n / 1e9
+		}
+		b, _ = os.ReadFile(fmt.Sprintf("/proc/%d/io", p))
 		for line := range strings.Lines(string(b)) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 			if n, err := strconv.ParseFloat(value, 64); err == nil && (name == "rchar" || name == "wchar") {

@@ -144,8 +144,8 @@ def _is_library(path):
     return known
 
 
-def _name(frame, line=None):
-    return "%s:%d in %s" % (os.path.basename(frame.f_code.co_filename), line or frame.f_lineno, frame.f_code.co_name)
+def _name(frame, path):
+    return "%s:%d in %s" % (path, frame.f_lineno or 0, frame.f_code.co_name[:60])  # a frame may have no line
 
 
 def where(frame):
@@ -153,9 +153,10 @@ def where(frame):
     f = frame
     while f is not None:
         if not _is_library(f.f_code.co_filename):
-            return _name(f)
+            break
         f = f.f_back
-    return _name(frame)
+    f = f or frame
+    return _name(f, os.path.basename(f.f_code.co_filename))
 
 
 def stack(frame, most=24):
@@ -163,7 +164,7 @@ def stack(frame, most=24):
     out = []
     while frame is not None and len(out) < most:
         if os.path.dirname(frame.f_code.co_filename) != os.path.dirname(__file__):
-            out.append("%s:%d in %s" % (frame.f_code.co_filename[-120:], frame.f_lineno, frame.f_code.co_name[:60]))
+            out.append(_name(frame, frame.f_code.co_filename[-120:]))
         frame = frame.f_back
     return out
 
@@ -209,10 +210,10 @@ class Watcher(threading.Thread):
     """Looks where a thread is. calls is that of the process, or of its parent; line is called with the line in which
     the training thread mostly is outside of calls, or with an empty text."""
 
-    def __init__(self, path, version, calls, train=None, busy=None, line=None, parent=0):
+    def __init__(self, path, version, calls, train=None, busy=None, line=None, failed=None, parent=0):
         threading.Thread.__init__(self, name="star watch", daemon=True)
         self.path, self.version, self.data, self.parent = path, version, calls, parent
-        self.train, self.busy, self.line = train, busy, line
+        self.train, self.busy, self.line, self.failed = train, busy, line, failed
         self.pid = os.getpid()
         self.socket = None
         self.rank = 0
@@ -233,7 +234,8 @@ class Watcher(threading.Thread):
                         flight = _flight()
                     self.send(flight)
         except Exception:  # the program goes on without us
-            pass
+            if self.failed is not None:
+                self.failed()
 
     def sample(self):
         if self.train is None:

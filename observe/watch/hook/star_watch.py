@@ -158,7 +158,7 @@ class _Rank:
         if self.calls is None and not self.off and self.pid == os.getpid():
             self.me, world = self.rank()
             self.calls = star_calls.Calls(os.path.dirname(self.path), self.me, world)
-            self.watcher = star_calls.Watcher(self.path, _VERSION, self.calls.map, lambda: self.thread, self.waits, self.says)
+            self.watcher = star_calls.Watcher(self.path, _VERSION, self.calls.map, lambda: self.thread, self.waits, self.says, self.fail)
             self.watcher.rank = self.me
             self.watcher.start()
         return self.calls
