@@ -834,3 +834,39 @@ func TestObservingASlowWorkerWritesNoWords(t *testing.T) {
 		t.Errorf("%v allocations for an iteration of four workers", n)
 	}
 }
+
+// The evidence names the process of the worker that the others of it wait for, if it is one for most of the iterations.
+func TestSlowProcessOfAWorker(t *testing.T) {
+	at := func(took float64, process int, slow, others float64) *sample {
+		s := &sample{own: took, rec: star.Record{Compute: time.Duration(1e9 * took), Samples: 8}}
+		s.part[compute] = took
+		s.rec.Telemetry.Set(star.Processes, 4)
+		s.rec.Telemetry.Set(star.SlowProcess, float64(process))
+		s.rec.Telemetry.Set(star.SlowProcessTime, slow)
+		s.rec.Telemetry.Set(star.OtherProcesses, others)
+		return s
+	}
+	for _, c := range []struct {
+		name    string
+		process func(i int) int
+		others  float64
+		want    bool
+	}{
+		{"always the same", func(int) int { return 3 }, 0.04, true},
+		{"nearly always", func(i int) int { return []int{3, 3, 3, 3, 3, 3, 3, 0, 3, 3}[i%10] }, 0.04, true},
+		{"in turn", func(i int) int { return i % 4 }, 0.04, false},
+		{"all alike", func(int) int { return 3 }, 0.11, false},
+	} {
+		var bad, ref profile
+		for i := range 50 {
+			bad.add(at(0.12, c.process(i), 0.12, c.others))
+			ref.add(at(0.04, i%4, 0.04, 0.039))
+		}
+		cause, evidence := attribute(&bad, &ref)
+		last := evidence[len(evidence)-1]
+		const text = "rank 3 of its 4 processes: 120 ms, the others of it 40 ms"
+		if got := last.What == star.SlowProcess.String() && last.Value == 3 && last.Text == text; got != c.want || cause != Compute {
+			t.Errorf("%s: %v, %+v", c.name, cause, evidence)
+		}
+	}
+}

@@ -52,6 +52,8 @@ class Hub(Link):
         self._heard = threading.Condition()
         self._ending = False  # the others were told to stop
         self._loss: Optional[Tuple[str, int]] = None  # what a process that is gone has done to this worker, and the exit code
+        self._telling = threading.Lock()
+        self.known: Optional[Tuple[int, bytes]] = None  # what the job's optimizer remembers until the next gradient, if the leader has asked
         self.ask: Optional[Callable[[], Optional[Tuple[int, bytes]]]] = None  # what the job's optimizer remembers
 
     def lead(self, peers: Sequence[_Peer]) -> None:
@@ -63,17 +65,30 @@ class Hub(Link):
 
     def tell(self, kind: int, a: int = 0, b: int = 0, c: int = 0, body: bytes = b"") -> None:
         """All other processes get a frame. One that is gone is the listener's affair."""
-        data = _link.header(kind, len(body), a, b, c) + body
-        for p in self.peers:
-            try:
-                p.sock.sendall(data)
-            except OSError:
-                pass
+        self._send_to(self.peers, _link.header(kind, len(body), a, b, c) + body)
 
-    def tell_state(self, step: int, state: bytes) -> None:
-        """All other processes get the state of an optimizer."""
-        for at in range(0, max(len(state), 1), _link.STATE_PART):
-            self.tell(_link.STATE, step, len(state), 0, state[at : at + _link.STATE_PART])
+    def _send_to(self, peers: Sequence[_Peer], data: bytes) -> None:
+        with self._telling:
+            for p in peers:
+                try:
+                    p.sock.sendall(data)
+                except OSError:
+                    pass
+
+    def tell_state(self, peers: Sequence[_Peer], step: int, steps: int, state: bytes) -> None:
+        """Other processes get the state of an optimizer that has made some steps."""
+        parts = [state[at : at + _link.STATE_PART] for at in range(0, max(len(state), 1), _link.STATE_PART)]
+        self._send_to(peers, b"".join(_link.header(_link.STATE, len(part), step, len(state), steps) + part for part in parts))
+
+    def remember(self, answer: Optional[Tuple[int, bytes]]) -> None:
+        """The leader has asked what the job's optimizer remembers: others that ask for it before the next gradient are answered even while the leader computes."""
+        with self._heard:
+            self.known = answer
+            waiting = [p for p in self.peers if p.frames and p.frames[0].kind == _link.RECALL]
+            for p in waiting:
+                p.frames.popleft()
+        if answer is not None:
+            self.tell_state(waiting, 0, *answer)
 
     def _stop(self, code: int, why: str) -> None:
         if not self._ending:
@@ -114,7 +129,10 @@ class Hub(Link):
         if not data:
             p.ended = True
             if not (p.left or self._ending or self._closed) and self._loss is None:
-                self._loss = ("process %d of the %d of this worker (pid %d) has ended without saying why: it was killed, or crashed" % (p.rank, len(self.peers) + 1, p.pid), _link.EXIT_LOST)
+                self._loss = (
+                    "process %d of the %d of this worker (pid %d) has ended without saying why: it was killed, or crashed" % (p.rank, len(self.peers) + 1, p.pid),
+                    _link.EXIT_LOST,
+                )
             return
         p.bytes += data
         while len(p.bytes) >= _link.HEADER:
@@ -129,6 +147,8 @@ class Hub(Link):
                 p.left = p.left or time.monotonic()
             elif kind == _link.LEAVE:
                 p.left = time.monotonic()
+            elif kind == _link.RECALL and self.known is not None:
+                self.tell_state([p], 0, *self.known)
             else:
                 p.frames.append(f)
 
@@ -188,10 +208,7 @@ class Hub(Link):
     def _recall_for(self, p: _Peer) -> None:
         """Another process asks what the job's optimizer remembers."""
         assert self.ask is not None
-        steps, state = self.ask() or (_link.RECALLED_ERROR, b"the job is over")
-        for at in range(0, max(len(state), 1), _link.STATE_PART):
-            part = state[at : at + _link.STATE_PART]
-            p.sock.sendall(_link.header(_link.STATE, len(part), 0, len(state), steps) + part)
+        self.tell_state([p], 0, *(self.ask() or (_link.RECALLED_ERROR, b"the job is over")))
 
     # To the agent.
 
@@ -231,6 +248,7 @@ class Hub(Link):
         times = [u[0] + u[1] for u in usages]
         # The worker is as fast as its slowest process.
         slow = max(range(len(usages)), key=times.__getitem__)
+        self.known = None
         self._done(step, sum(losses) / len(losses), usages[slow] + (times if self.peers else []))
 
     def evaluated(self, step: int, loss_sum: float, correct: int, count: int) -> None:
@@ -394,5 +412,6 @@ class Meeting:
 
 def _hosts(rank: int, where: str = "") -> StarError:
     return StarError(
-        "process %d of the group is on another host%s: the processes of one worker share memory. Give star.attach a group for each host, which is a worker" % (rank, where), _link.EXIT_USAGE
+        "process %d of the group is on another host%s: the processes of one worker share memory. Give star.attach a group for each host, which is a worker" % (rank, where),
+        _link.EXIT_USAGE,
     )

@@ -14,9 +14,7 @@ from ._link import StarError
 _OPTIONAL = inspect.Parameter("closure", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
 
 
-def attach(
-    model: _several.Models, optimizer: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]], *, overlap: bool = True, own: bool = False, group: Any = None
-) -> Any:
+def attach(model: _several.Models, optimizer: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]], *, overlap: bool = True, own: bool = False, group: Any = None) -> Any:
     """Has the job update the parameters of model by the rule of optimizer, which is given back; its ``step`` hands over the gradient.
 
     SGD (with momentum, Nesterov's too), Adam and AdamW run where the parameters are, with their groups. own=True has the optimizer, of any kind, make its steps in

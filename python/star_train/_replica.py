@@ -6,11 +6,12 @@ its shard of the parameters. Otherwise the leader hands over the gradient, which
 
 from __future__ import annotations
 
+import importlib
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 
 from . import _cuda, _hub, _job, _link, _rule, _state, _tensors
 from ._link import StarError
@@ -21,13 +22,15 @@ PATIENCE = 120.0
 DDP, SHARDED, PLAIN = "DistributedDataParallel", "fully_shard", "neither"
 
 
+dist: Any = torch.distributed
+
 # fully_shard and its class are public since PyTorch 2.6.
 if tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6) and dist.is_available():
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as _local_shape
+    FSDPModule: Any = importlib.import_module("torch.distributed.fsdp").FSDPModule
+    DTensor: Any = importlib.import_module("torch.distributed.tensor").DTensor
+    _local_shape: Any = importlib.import_module("torch.distributed.tensor._utils").compute_local_shape_and_global_offset
 else:
-    DTensor = FSDPModule = _local_shape = cast(Any, None)
+    DTensor = FSDPModule = _local_shape = None
 
 
 def sharded(t: Any) -> bool:
@@ -171,7 +174,6 @@ class Replica(_job.Session):
         self.share = 1.0  # of this process in the batch in hand, times the number of processes
         self.made = 0  # when backward has made the last gradient, before it waits for those of other processes, ns
         self.waited = 0  # for other processes in this step, ns
-        self.answer: Optional[Tuple[int, Tuple[int, bytes]]] = None  # what the job's optimizer remembers, and when that was asked
         self.peers: List[Any] = []
         self.leader: Optional[Tuple[Any, int]] = None
         self.trial = 0  # no part of a gradient leaves before its step
@@ -329,10 +331,12 @@ class Replica(_job.Session):
         return out if len(samples) * (self.index + 1) // self.processes > len(samples) * self.index // self.processes else (0.0, 0, 0)
 
     def _ask(self) -> Optional[Tuple[int, bytes]]:
-        if self.answer is None or self.answer[0] != self.asked:  # all processes ask for the same between two steps
-            answer = super()._ask()
-            self.answer = None if answer is None else (self.asked, answer)
-        return None if self.answer is None else self.answer[1]
+        hub = self.hub
+        if hub is None:
+            return super()._ask()
+        if hub.known is None:
+            hub.remember(super()._ask())
+        return hub.known
 
     def _whole(self, v: Any) -> Any:
         return v.full_tensor() if sharded(v) else v  # all processes come here
@@ -361,7 +365,7 @@ class Replica(_job.Session):
             _link.Link.updated(self.link, f.a)  # others have no state
             return
         if self.hub is not None:
-            self.hub.tell_state(f.a, state)
+            self.hub.tell_state(self.hub.peers, f.a, 0, state)
         whole = _state.unpack(state, optimizer.state_dict())
         params = [p for g in optimizer.param_groups for p in g["params"]]
         for i, of in whole["state"].items():
@@ -408,12 +412,14 @@ def _check(name: str, t: Any, ranks: Sequence[int]) -> None:
     mesh = sorted(int(r) for r in t.device_mesh.mesh.flatten().tolist())
     if mesh != sorted(ranks):
         raise StarError(
-            "%s is sharded over the ranks %s, and the group of star.attach has %s: give it the mesh of fully_shard, or the dimension of it that has them all" % (name, mesh, list(ranks)),
+            "%s is sharded over the ranks %s, and the group of star.attach has %s: give it the mesh of fully_shard, or the dimension of it that has them all"
+            % (name, mesh, list(ranks)),
             _link.EXIT_USAGE,
         )
     if sum(not p.is_replicate() for p in t.placements) > 1 or not all(p.is_shard() or p.is_replicate() for p in t.placements):
         raise StarError(
-            "%s is sharded by %s: star.attach takes what fully_shard makes, over one dimension or with copies (HSDP); not tensor parallelism" % (name, t.placements), _link.EXIT_USAGE
+            "%s is sharded by %s: star.attach takes what fully_shard makes, over one dimension or with copies (HSDP); not tensor parallelism" % (name, t.placements),
+            _link.EXIT_USAGE,
         )
 
 
@@ -459,7 +465,8 @@ def begin(model: torch.nn.Module, group: Any, before: _job.Session) -> Replica:
             theirs = ranks_of(m.process_group)
             if sorted(theirs) != sorted(ranks):
                 raise StarError(
-                    "DistributedDataParallel has the ranks %s, and the group of star.attach %s: give both the same group (DistributedDataParallel(…, process_group=…))" % (theirs, ranks),
+                    "DistributedDataParallel has the ranks %s, and the group of star.attach %s: give both the same group (DistributedDataParallel(…, process_group=…))"
+                    % (theirs, ranks),
                     _link.EXIT_USAGE,
                 )
         elif type(m).__name__ == "FullyShardedDataParallel":

@@ -54,7 +54,7 @@ def train(
         "data": type(dataset).__name__, "samples": len(dataset), "tests": 0 if testset is None else len(testset),
         "batch": batch_size, "epochs": epochs, "optimizer": optimizer, "stack": _link.show_stacks(),
     }  # fmt: skip
-    link = _link.connect()
+    link = _link.connect(_link.Link)
     m = link.begin(about)
     own, grad = _views(m.map, m.params, shapes), _views(m.map, m.grad, shapes)
     for view, (_, leaf) in zip(own, leaves):

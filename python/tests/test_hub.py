@@ -12,6 +12,7 @@ from typing import Any, Dict, List
 
 import pytest
 from conftest import ROOT
+
 from star_train import _hub, _link
 from star_train._link import StarError
 
@@ -127,7 +128,9 @@ class Agent:
     def __init__(self, what: str) -> None:
         ours, theirs = socket.socketpair()
         env = dict(os.environ, STAR_LINK_FD=str(theirs.fileno()))
-        self.p = subprocess.Popen([sys.executable, "-c", textwrap.dedent(LEADER), str(ROOT / "python"), what], pass_fds=[theirs.fileno()], env=env, stderr=subprocess.PIPE, text=True)
+        self.p = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(LEADER), str(ROOT / "python"), what], pass_fds=[theirs.fileno()], env=env, stderr=subprocess.PIPE, text=True
+        )
         theirs.close()
         self.s = ours
         self.s.settimeout(60)

@@ -61,6 +61,10 @@ for epoch in range(100):
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "slow" and me == 1 and star.rank() == 1:
             time.sleep(0.05)
+        if what == "evaluates" and not step:
+            open("joined", "w").close()
+        if what == "state" and step >= 50 and not os.path.exists("joined"):
+            time.sleep(0.5)
         if not taken:
             opt.zero_grad()
         (F.cross_entropy(model(x), y) / accumulate).backward()
@@ -94,7 +98,16 @@ PS, RING = ("--shards", "2"), ("--arch", "allreduce")
 @pytest.mark.parametrize(
     "kind, processes, name, accumulate, arch",
     [("ddp", 2, "momentum", 1, PS), ("plain", 2, "own rmsprop", 2, RING)]
-    + [pytest.param(*p, marks=sharded) for p in (("fsdp", 2, "sgd", 1, PS), ("fsdp", 2, "adamw groups", 2, PS), ("fsdp", 2, "own rmsprop", 1, RING), ("hsdp", 4, "adam", 1, RING), ("ddp", 3, "own adagrad", 1, RING))],
+    + [
+        pytest.param(*p, marks=sharded)
+        for p in (
+            ("fsdp", 2, "sgd", 1, PS),
+            ("fsdp", 2, "adamw groups", 2, PS),
+            ("fsdp", 2, "own rmsprop", 1, RING),
+            ("hsdp", 4, "adam", 1, RING),
+            ("ddp", 3, "own adagrad", 1, RING),
+        )
+    ],
     ids=lambda v: "-".join(v) if isinstance(v, tuple) else str(v),
 )
 def test_like_one_process(job: Any, kind: str, processes: int, name: str, accumulate: int, arch: Any) -> None:
@@ -175,8 +188,9 @@ def test_state_and_joins(job: Any, kind: str) -> None:
     job.start("--mode", "ssgd", "--epochs", "10", "--eval-every", "2", "--max-workers", "2", workers=1)
     w = job.worker(script, kind, "adam", "1", "state", processes=2)
     w.until("state ")
-    job.worker(script, kind, "adam", "1", "evaluates", processes=2)
+    joins = job.worker(script, kind, "adam", "1", "evaluates", processes=2)
     job.finish()
+    assert len(batches(joins)) > 1
     states = [json.loads(line.split("state ")[1]) for line in w.log.splitlines() if "state [" in line]
     assert len(states) == 2
     if kind == "ddp":
@@ -189,5 +203,36 @@ def test_state_and_joins(job: Any, kind: str) -> None:
     model.load_state_dict(got)
     x, y = own["data"]()
     last = job.lines("eval")[-1]
-    assert last["predictions"] == 640
+    assert last["count"] == 640
     assert abs(last["accuracy"] - float((model(x).argmax(1) == y).float().mean())) < 1e-6
+
+
+def test_wrong_groups() -> None:
+    """What star.attach refuses before it looks for the other processes."""
+    import torch.distributed as dist
+
+    from star_train import _job, _replica
+    from star_train._link import StarError
+
+    model = torch.nn.Linear(2, 2)
+    before = _job.Session()
+    with pytest.raises(StarError, match="comes after torch.distributed.init_process_group"):
+        _replica.begin(model, None, before)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(StarError, match="wants a group of torch.distributed or a DeviceMesh, not a str"):
+            _replica.begin(model, "shard", before)
+        with pytest.raises(StarError, match=r"this process \(rank 0\) is not in the group"):
+            _replica.begin(model, dist.GroupMember.NON_GROUP_MEMBER, before)
+        old = type("FullyShardedDataParallel", (torch.nn.Sequential,), {})(model)
+        with pytest.raises(StarError, match="use torch.distributed.fsdp.fully_shard"):
+            _replica.begin(old, dist.group.WORLD, before)
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        s = _replica.begin(model, dist.group.WORLD, before)
+        assert (s.kind, s.index, s.processes) == (_replica.DDP, 0, 1)
+        with pytest.raises(StarError, match=r"w is sharded over the ranks \[0, 1\], and the group of star.attach has \[0, 2\]"):
+            mesh = type("Mesh", (), {"mesh": torch.tensor([0, 1])})
+            _replica._check("w", type("T", (), {"device_mesh": mesh})(), [0, 2])
+    finally:
+        _job.session = None
+        dist.destroy_process_group()
