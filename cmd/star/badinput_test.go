@@ -112,6 +112,13 @@ func TestExitCodesOfTools(t *testing.T) {
 		{[]string{"watch", "--", "sh", "-c", "exit 5"}, 5, "no rank has made a step"},
 		{[]string{"run", "--config", "nowhere.yaml"}, 66, "--config: open nowhere.yaml"},
 		{[]string{"doctor", "--listen", taken.Addr().String()}, 1, "star: 1 check failed"},
+		{[]string{"doctor", "--sweep", "127.0.0.1:1"}, 2, "--sweep takes no addresses, but 127.0.0.1:1 was given: name hosts in a file (--hosts)"},
+		{[]string{"doctor", "--sweep", "--hosts", "nowhere.yaml"}, 66, "open nowhere.yaml: no such file"},
+		{[]string{"doctor", "--sweep", "--hosts", "file", "--to", "127.0.0.1:1"}, 2, "leave --to and --listen away"},
+		{[]string{"doctor", "--sweep", "--to", "nowhere"}, 2, "want host:port"},
+		{[]string{"doctor", "--sweep", "--listen", "127.0.0.1:0"}, 2, "for how many hosts shall it wait, with this one? give --members"},
+		{[]string{"doctor", "--sweep", "--listen", taken.Addr().String(), "--members", "2"}, 2, "address already in use"},
+		{[]string{"doctor", "--dir", "."}, 2, "it is for --sweep"},
 	} {
 		cmd := exec.CommandContext(t.Context(), jobtest.Star(t), c.args...)
 		cmd.Dir = dir

@@ -29,7 +29,7 @@ type Code struct {
 // Table has every code.
 var Table = []Code{
 	{OK, "finished", "the job reached its end, or `star ctl stop`"},
-	{Failure, "another failure", "the coordinator rejects a command; a check of `star doctor` failed; the port of a `star-ps` is taken; the run log or the last checkpoint cannot be written"},
+	{Failure, "another failure", "the coordinator rejects a command; a check of `star doctor` failed, or `--sweep` named a host; the port of a `star-ps` is taken; the run log or the last checkpoint cannot be written"},
 	{Usage, "usage", "an unknown flag, key, model or mode; an invalid value; a rank that is taken; the port of `star run` is taken; another job uses `--out` or `--checkpoint`"},
 	{Corrupt, "corrupt data, checkpoint or settings", "the message names file, byte, expected and found value; an archive (gzip, NPZ, Parquet) that unpacks to more than 100 times its size and 64 MiB"},
 	{Missing, "missing data, checkpoint or settings", "the message names the file; `star sched cancel` of an unknown job"},

@@ -275,6 +275,11 @@ func TestMain(m *testing.M) {
 		r := Run(context.Background(), Config{Peers: []string{addr}, Token: "sesame", Version: "star 1", Timeout: 50 * time.Second})
 		r.WriteJSON(os.Stdout)
 		os.Exit(r.ExitCode())
+	case "agent":
+		if err := SweepOver(context.Background(), os.Stdin, os.Stdout, &SweepAgent{Version: "star 1"}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	default:
 		os.Exit(m.Run())
 	}

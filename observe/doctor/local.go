@@ -265,13 +265,6 @@ func judgeCores(cpus, procs int, variable string, quota float64) Result {
 // quota is the CPU quota of this process's control group, in cores; +Inf without one. root is
 // prepended to paths.
 func quota(root string) float64 {
-	read := func(path ...string) string {
-		b, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
-		if err != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(b))
-	}
 	least := math.Inf(1)
 	limit := func(quota, period string) {
 		q, err1 := strconv.ParseFloat(quota, 64) // "max" and -1 mean none
@@ -280,30 +273,48 @@ func quota(root string) float64 {
 			least = min(least, q/p)
 		}
 	}
-	groups := read("proc/self/cgroup")
-	for line := range strings.Lines(groups) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 {
+	groups(root, func(v1 bool, read func(string) string) {
+		if v1 {
+			limit(read("cpu.cfs_quota_us"), read("cpu.cfs_period_us"))
+		} else if q, p, ok := strings.Cut(read("cpu.max"), " "); ok {
+			limit(q, p)
+		}
+	})
+	return least
+}
+
+// groups calls f for the control group of this process that has its processors, and for each above it, with what reads
+// its files. v1: they are those of version 1.
+func groups(root string, f func(v1 bool, read func(name string) string)) {
+	read := func(path ...string) string {
+		b, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(string(b))
+	}
+	for line := range strings.Lines(read("proc/self/cgroup")) {
+		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(part) != 3 {
 			continue
 		}
-		v1 := slices.Contains(strings.Split(f[1], ","), "cpu")
-		if !v1 && f[1] != "" {
+		v1 := slices.Contains(strings.Split(part[1], ","), "cpu")
+		if !v1 && part[1] != "" {
 			continue
+		}
+		mount := "sys/fs/cgroup"
+		if v1 {
+			mount += "/cpu"
 		}
 		// The groups above count too. In a container the path may be the host's, and then only the
 		// top group exists.
-		for dir := filepath.Clean("/" + f[2]); ; dir = filepath.Dir(dir) {
-			if v1 {
-				limit(read("sys/fs/cgroup/cpu", dir, "cpu.cfs_quota_us"), read("sys/fs/cgroup/cpu", dir, "cpu.cfs_period_us"))
-			} else if q, p, ok := strings.Cut(read("sys/fs/cgroup", dir, "cpu.max"), " "); ok {
-				limit(q, p)
-			}
+		for dir := filepath.Clean("/" + part[2]); ; dir = filepath.Dir(dir) {
+			f(v1, func(name string) string { return read(mount, dir, name) })
 			if dir == "/" {
 				break
 			}
 		}
 	}
-	return least
 }
 
 // memory is what could be used without swapping.

@@ -42,6 +42,13 @@ type device interface {
 	GetPcieThroughput(nvml.PcieUtilCounter) (kilobytesPerSecond uint32, ret nvml.Return)
 	GetCurrPcieLinkWidth() (lanes int, ret nvml.Return)
 	GetMaxPcieLinkWidth() (lanes int, ret nvml.Return)
+	GetCurrPcieLinkGeneration() (generation int, ret nvml.Return)
+	GetMaxPcieLinkGeneration() (generation int, ret nvml.Return)
+	GetTotalEccErrors(nvml.MemoryErrorType, nvml.EccCounterType) (count uint64, ret nvml.Return)
+	GetRemappedRows() (corrected, uncorrected int, pending, failed bool, ret nvml.Return)
+	GetRetiredPagesPendingStatus() (pending nvml.EnableState, ret nvml.Return)
+	GetNvLinkState(link int) (up nvml.EnableState, ret nvml.Return)
+	GetNvLinkErrorCounter(link int, counter nvml.NvLinkErrorCounter) (count uint64, ret nvml.Return)
 }
 
 var (
@@ -122,6 +129,91 @@ func list(lib library) (ds []Device, err error) {
 		err = nil
 	}
 	return ds, err
+}
+
+// healthNVML asks the library of this host for the health of all GPUs.
+func healthNVML() ([]Health, error) { return examineAll(nvml.New()) }
+
+// examineAll examines all GPUs. One that is lost is listed with the reason.
+func examineAll(lib library) (hs []Health, err error) {
+	if err := begin(lib); err != nil {
+		return nil, err
+	}
+	defer lib.Shutdown()
+	count, ret := lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return nil, fmt.Errorf("NVML does not count the GPUs: %v", ret)
+	}
+	g := &probe{lib: lib}
+	for i := range count {
+		h := Health{Index: i}
+		dev, ret := lib.DeviceGetHandleByIndex(i)
+		if ret == nvml.SUCCESS {
+			ret = g.examine(dev, &h)
+		}
+		if ret != nvml.SUCCESS {
+			h.Lost = fmt.Sprint(ret)
+		}
+		hs = append(hs, h)
+	}
+	return hs, nil
+}
+
+// examine reads what is known of a GPU's faults. The result is not SUCCESS if the GPU is lost.
+func (g *probe) examine(dev device, h *Health) (lost nvml.Return) {
+	lost = nvml.SUCCESS
+	ok := func(ret nvml.Return) bool {
+		if gone(ret) {
+			lost = ret
+		}
+		return ret == nvml.SUCCESS
+	}
+	number := func(x int, ret nvml.Return) int {
+		if !ok(ret) {
+			return -1
+		}
+		return x
+	}
+	h.Name, _ = dev.GetName()
+	h.UUID, _ = dev.GetUUID()
+	h.Uncorrected, h.Recoveries = -1, -1
+	// Without ECC it is not supported.
+	if n, ret := dev.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); ok(ret) {
+		h.Uncorrected = int64(n)
+	}
+	if g.has("nvmlDeviceGetRemappedRows") { // Ampere and later
+		if _, _, pending, failed, ret := dev.GetRemappedRows(); ok(ret) {
+			h.RepairPending, h.RepairFailed = pending, failed
+		}
+	}
+	if pending, ret := dev.GetRetiredPagesPendingStatus(); ok(ret) && pending == nvml.FEATURE_ENABLED {
+		h.RepairPending = true
+	}
+	reasons := dev.GetCurrentClocksEventReasons
+	if !g.has("nvmlDeviceGetCurrentClocksEventReasons") { // before driver 535
+		// Deprecated, but the only one of such a driver.
+		reasons = dev.GetCurrentClocksThrottleReasons
+	}
+	if bits, ret := reasons(); ok(ret) {
+		h.Reasons = bits
+	}
+	h.Width, h.WidthMost = number(dev.GetCurrPcieLinkWidth()), number(dev.GetMaxPcieLinkWidth())
+	h.Generation, h.GenMost = number(dev.GetCurrPcieLinkGeneration()), number(dev.GetMaxPcieLinkGeneration())
+	for link := range nvml.NVLINK_MAX_LINKS {
+		up, ret := dev.GetNvLinkState(link)
+		if !ok(ret) {
+			continue // the GPU does not have this one
+		}
+		if up != nvml.FEATURE_ENABLED {
+			h.NVLinksDown++
+			continue
+		}
+		h.NVLinks++
+		if n, ret := dev.GetNvLinkErrorCounter(link, nvml.NVLINK_ERROR_DL_RECOVERY); ok(ret) {
+			h.Recoveries = max(0, h.Recoveries) + int64(n)
+		}
+	}
+	return lost
 }
 
 // total is a device's memory in bytes, without the driver's part; 0: unknown.

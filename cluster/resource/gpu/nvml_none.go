@@ -11,3 +11,8 @@ func openNVML(string) (prober, error) {
 func listNVML() ([]Device, error) {
 	return nil, &FinalError{"this program was built without NVML, which needs Linux and cgo"}
 }
+
+// healthNVML fails like openNVML.
+func healthNVML() ([]Health, error) {
+	return nil, &FinalError{"this program was built without NVML, which needs Linux and cgo"}
+}

@@ -32,12 +32,17 @@ func Devices(ctx context.Context) ([]gpu.Device, error) {
 	return gpu.List(ctx, gpu.Config{Sampler: samplerCommand()})
 }
 
+// GPUHealth is the health of the GPUs of this host; empty without a GPU.
+func GPUHealth(ctx context.Context) ([]gpu.Health, error) {
+	return gpu.Examine(ctx, gpu.Config{Sampler: samplerCommand()})
+}
+
 // Sampler prints the driver's state of a GPU, a JSON line per period, until its standard input ends. Workers start it
 // as a process, so that a driver that crashes or hangs does not affect the worker.
 func Sampler() *cobra.Command {
 	var device string
 	var every time.Duration
-	var list bool
+	var list, health bool
 	cmd := &cobra.Command{
 		Use:    samplerName,
 		Short:  "Print the state of a GPU as JSON lines",
@@ -52,6 +57,9 @@ func Sampler() *cobra.Command {
 			if list {
 				return gpu.PrintDevices(cmd.OutOrStdout())
 			}
+			if health {
+				return gpu.PrintHealth(cmd.OutOrStdout())
+			}
 			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			ctx, end := context.WithCancel(ctx)
@@ -65,6 +73,7 @@ func Sampler() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&device, "device", "0", "index or UUID of the GPU, or UUID of a MIG slice")
 	cmd.Flags().BoolVar(&list, "list", false, "print the GPUs and MIG slices of this host, and end")
+	cmd.Flags().BoolVar(&health, "health", false, "print the health of the GPUs of this host, and end")
 	cmd.Flags().DurationVar(&every, "every", time.Second, "time between two lines")
 	return cmd
 }

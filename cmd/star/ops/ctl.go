@@ -24,7 +24,7 @@ import (
 
 // Commands are the commands of this group.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{ctlCommand(), doctorCommand(), certsCommand(), clusterCommand(), checkpointCommand(), evalCommand(), predictCommand(), installCommand(), versionCommand(), modelsCommand(), datasetsCommand()}
+	return []*cobra.Command{ctlCommand(), doctorCommand(), sweepAgentCommand(), certsCommand(), clusterCommand(), checkpointCommand(), evalCommand(), predictCommand(), installCommand(), versionCommand(), modelsCommand(), datasetsCommand()}
 }
 
 func ctlCommand() *cobra.Command {

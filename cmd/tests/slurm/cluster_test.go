@@ -27,8 +27,8 @@ type cluster struct {
 	env []string
 }
 
-// start starts a cluster, which ends with the test.
-func start(t *testing.T) *cluster {
+// start starts a cluster, which ends with the test. lines are added to its configuration; %s is its folder.
+func start(t *testing.T, lines ...string) *cluster {
 	t.Helper()
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	for _, name := range []string{"munged", "slurmctld", "slurmd", "sbatch"} {
@@ -99,6 +99,9 @@ UnkillableStepTimeout=600
 		fmt.Fprintf(&conf, "NodeName=127.0.0.%d NodeHostname=localhost Port=%s CPUs=8\n", i+2, ports[i+1])
 	}
 	conf.WriteString("PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n")
+	for _, line := range lines {
+		conf.WriteString(strings.ReplaceAll(line, "%s", dir) + "\n")
+	}
 	c.write(t, "slurm.conf", conf.String())
 
 	c.daemon(t, "munged", "--foreground", "--force", "--key-file", dir+"/munge.key", "--socket", dir+"/munge.sock", "--pid-file", dir+"/munged.pid",

@@ -134,6 +134,51 @@ func TestBases(t *testing.T) {
 	}
 }
 
+// deploy/k8s/sweep adds its init container to the pods of both jobs; workers are measured by server 0.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rel, err := filepath.Rel(dir, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := fmt.Sprintf("resources: [%[1]s/job]\ncomponents: [%[1]s/sweep]\n", rel)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := built.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := decode(t, text)
+	sound(t, pods)
+	for name, p := range pods {
+		if len(p.InitContainers) != 1 {
+			t.Fatalf("%s has %d init containers", name, len(p.InitContainers))
+		}
+		c := p.InitContainers[0]
+		want := "[doctor --sweep --dir /tmp --state /out/sweep/$(NODE)]"
+		if name == "job/star-worker" {
+			want = "[doctor --sweep --dir /tmp --state /out/sweep/$(NODE) --to star-ps-0.star-ps:7070]"
+		}
+		if got := fmt.Sprint(c.Args); got != want || c.Image != p.Containers[0].Image {
+			t.Errorf("%s: %s %s, want %s", name, c.Image, got, want)
+		}
+		for _, m := range c.VolumeMounts {
+			if !slices.ContainsFunc(p.Volumes, func(v core.Volume) bool { return v.Name == m.Name }) {
+				t.Errorf("%s mounts %s, which is not there", name, m.Name)
+			}
+		}
+	}
+}
+
 // made is the folder that program has made.
 var made string
 
