@@ -243,6 +243,22 @@ func (obs *observations) lags(at time.Duration, w *watched) bool {
 	return 2*len(others) >= len(obs.workers) && (at-w.released).Seconds() > 1.5*median(others)
 }
 
+// firstDeadline is the deadline of first iterations, once at least half of the workers have ended theirs:
+// beyond the median by half, and by half a second, because connections and caches may cost one worker that much.
+func (obs *observations) firstDeadline() (d time.Duration, ok bool) {
+	seen := 0
+	for i := range obs.workers {
+		if w := &obs.workers[i]; !w.gone && w.seen > 0 {
+			seen++
+		}
+	}
+	if 2*seen < obs.living() {
+		return 0, false
+	}
+	m := obs.firsts()
+	return price.Seconds(max(1.5*m, m+settling.Seconds()/2)), true
+}
+
 // firsts is the median time of the first iterations.
 func (obs *observations) firsts() float64 {
 	var vs []float64
@@ -322,8 +338,10 @@ func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 		// A worker that took long for its first iteration is looked at again when it has taken long for the second.
 		o := &c.obs.workers[w]
 		switch {
-		case o.seen == 0 || o.gone || !c.obs.started:
+		case o.gone || o.seen == 0 && c.obs.started:
 			return 0, false
+		case !c.obs.started:
+			return c.obs.firstDeadline()
 		case o.seen == 1 && o.first > 1.5*c.obs.firsts():
 			return max(price.Seconds(1.5*c.obs.firsts()), c.obs.begun+settling-o.released), true
 		}
