@@ -77,7 +77,8 @@ type watched struct {
 
 // shift detects whether t belongs to a new level: several iterations in a row far above the median of the remembered
 // ones, or far below it, which hardly ever happens to a worker that is slow now and then. Then all iterations before
-// them are forgotten.
+// them are forgotten, but not how busy the host was: a burst of load that slows all workers would make full processors
+// unknown (crowded).
 //
 // Iterations are scaled to the number of samples of this one: from a queue a slow worker takes fewer samples, in the
 // same time as all others.
@@ -109,7 +110,7 @@ func (w *watched) shift(t, samples float64) {
 			keep = leapt - 1
 		}
 		w.far, w.leaps = 0, 0
-		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins, &w.busy} {
+		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins} {
 			r.keep(keep)
 		}
 	}

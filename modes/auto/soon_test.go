@@ -245,6 +245,28 @@ func TestEscapeInTheFirstRound(t *testing.T) {
 	}
 }
 
+// Full processors stay known when a burst of load slows all workers to a new level.
+func TestFullHostsStayKnown(t *testing.T) {
+	const n = 4
+	k, err := New(Config{Workers: n, Batch: 64}, modes.SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step := range int64(20 + leapt) {
+		for w := range star.Worker(n) {
+			r := star.Record{Worker: w, Step: step, Compute: 10 * time.Millisecond, Samples: 64}
+			if step >= 20 {
+				r.Compute *= 3
+			}
+			r.Telemetry.Set(star.HostCPU, 0.95)
+			k.Observe(r)
+		}
+	}
+	if len(k.obs.workers[0].times.vals) != leapt || !k.obs.crowded(needed) {
+		t.Errorf("after %d iterations of a new level: full hosts are %v", len(k.obs.workers[0].times.vals), k.obs.crowded(needed))
+	}
+}
+
 // life has n workers make rounds of SSGD, in which worker w takes took(round, w), and tells k what the coordinator
 // would: deadlines that are over, arrivals and updates. It ends when changed, which gets each change of the plan,
 // returns false.
