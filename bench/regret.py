@@ -3,9 +3,9 @@
 
 The traces are of eight kinds of slowness, three of each, from a seed: no slow worker (calm), much jitter, one slow worker, two, slowness that all share, single
 slow steps of any worker (blips), bursts, and a straggler that moves on (rotating). Every second trace is for tuning the controller on, the others
-(--half judge) are for judging it; --seed gives 24 others. Traces in CSV may be added.
+(--half judge) are for judging it; --seed gives 24 others. Traces in CSV and scenarios in YAML may be added; --only leaves out the generated ones.
 
-    bench/regret.py [--star PATH] [--half tune|judge|both] [--momentum 0.9] [--optimizer dana|momentum] [--seeds 1] [--seed 1] [--csv FILE] [--keep FOLDER] [TRACE.csv.gz ...]
+    bench/regret.py [--star PATH] [--half tune|judge|both] [--momentum 0.9] [--optimizer dana|momentum] [--seeds 1] [--seed 1] [--csv FILE] [--keep FOLDER] [--rates 0.2,1] [--only] [TRACE.csv.gz | SCENARIO.yaml ...]
 
 A line for each trace and rate: seconds of SSGD, of the best fixed mode and of auto, their ratios, changes of plan, and the regret, auto less the best, as parts of the
 best: seeing (until the first change), choosing (its first plan in place of the best from there on), changing (the rest). Geometric means and worst cases at the end.
@@ -17,6 +17,7 @@ import json
 import math
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -32,6 +33,8 @@ ap.add_argument("--seed", type=int, default=1, help="of the traces")
 ap.add_argument("--jobs", type=int, default=1)
 ap.add_argument("--csv")
 ap.add_argument("--keep", help="write the traces and a scenario of each to this folder, for star bench tta --scenarios, and end")
+ap.add_argument("--rates", help="only some of them, such as 0.2,1")
+ap.add_argument("--only", action="store_true", help="only the given traces and scenarios")
 ap.add_argument("traces", nargs="*")
 a = ap.parse_args()
 STEPS = 600
@@ -97,9 +100,13 @@ def run(job):
     name, path, rate, condition = job
     folder = tempfile.mkdtemp(dir=tmp)
     yaml = os.path.join(folder, "s.yaml")
+    cluster = "name: %s\ntrace: %s\n" % (name, path)
+    if path.endswith(".yaml"):
+        with open(path) as f:
+            cluster = re.sub("(?m)^trace: *", "trace: %s/" % os.path.dirname(path), f.read())
     with open(yaml, "w") as f:
-        f.write("name: %s\nlimit: 100h\ntarget: 2\ntrace: %s\nlearner: {rate: %g, condition: %g, momentum: %g, optimizer: %s}\n"
-                % (name, path, rate * (1 - a.momentum), condition, a.momentum, a.optimizer))
+        f.write(cluster + "limit: 100h\ntarget: 2\nlearner: {rate: %g, condition: %g, momentum: %g, optimizer: %s}\n"
+                % (rate * (1 - a.momentum), condition, a.momentum, a.optimizer))
     p = subprocess.run([a.star, "sim", "--mode", "all", "--regret", "--seeds", str(a.seeds), "--json", yaml], capture_output=True, text=True)
     if p.returncode:
         sys.exit(p.stderr)
@@ -122,7 +129,7 @@ def mean(xs):
 tmp = a.keep or tempfile.TemporaryDirectory().name
 os.makedirs(tmp, exist_ok=True)
 traces = []
-for k in range(3):
+for k in range(0 if a.only else 3):
     for i, kind in enumerate(KINDS):
         if a.half == "both" or (i + k) % 2 == (a.half == "judge"):
             path = os.path.join(tmp, "%s-%d.csv" % (kind, k))
@@ -136,6 +143,8 @@ if a.keep:
 traces += [(os.path.basename(f).split(".")[0], os.path.abspath(f)) for f in a.traces]
 # Momentum 0 as bench/auto.sh has it; with momentum, η/(1 − μ) where staleness is free, where ASGD begins to pay for it, and where only SSGD can go.
 rates = [(0.02, 20), (0.5, 200), (1, 500)] if a.momentum == 0 else [(0.2, 50), (1, 300), (4, 1500)]
+if a.rates:
+    rates = [k for k in rates if str(k[0]) in a.rates.split(",")]
 jobs = [(n, p, r, c) for n, p in traces for r, c in rates]
 rows = []
 print("%-24s %5s %5s %8s %8s %-6s %8s %6s %6s %3s %7s %8s %8s" % tuple("trace rate bound ssgd best mode auto /ssgd /best chg seeing choosing changing".split()))

@@ -128,6 +128,7 @@ type chosen struct {
 	permits    advisor.Permits  // for plans that need admission
 	verdicts   advisor.Verdicts // the pilot's, on workers that are slow now
 	deadlines  []time.Duration  // by rank; see Remark
+	renewed    bool             // deadlines are new, and overdue has not looked at them yet
 	thresholds advisor.Thresholds
 }
 
@@ -345,6 +346,10 @@ func (c *Coordinator) loop(ctx context.Context) error {
 		case e := <-c.in.events:
 			if err := c.handleSome(e); err != nil {
 				return c.ending(ctx, err)
+			}
+			if c.choice.renewed {
+				c.choice.renewed = false
+				look.Reset(c.overdue(time.Now()))
 			}
 		case now := <-tick.C:
 			if err := c.tick(now); err != nil {

@@ -15,7 +15,7 @@ import (
 // does not know when a member begins, and no worker is late.
 
 // overdue logs the workers that have missed a deadline, and returns when to look again: at the next deadline, at most
-// after a second, so that new deadlines apply soon.
+// after a second. New deadlines apply at once.
 func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 	if c.engine == nil || !c.arch.Sharded() || c.rounds.Final() || len(c.choice.deadlines) == 0 {
 		return time.Second

@@ -81,7 +81,7 @@ func (c *Coordinator) apply(s *pilotAction) error {
 	case s.Change != nil:
 		return c.change(s.Change, s.after)
 	case s.Deadlines != nil:
-		c.choice.deadlines = s.Deadlines
+		c.choice.deadlines, c.choice.renewed = s.Deadlines, true
 	case s.Text != "":
 		c.log.Info("pilot remark", "says", s.Text)
 	}

@@ -138,14 +138,18 @@ func NewAuto(c auto.Config, plan modes.Plan) (*Auto, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Auto{controller: controller, noise: noise, watch: make([]flight, c.Workers)}, nil
+	a := &Auto{controller: controller, noise: noise, watch: make([]flight, c.Workers)}
+	for w := range a.watch {
+		a.watch[w].computes = true
+	}
+	return a, nil
 }
 
 // Observe implements Pilot.
 func (a *Auto) Observe(r star.Record) {
 	a.controller.Observe(r)
 	a.watch[r.Worker].computes = false
-	if a.records++; a.records%(4*len(a.watch)) == 0 {
+	if a.records++; a.records%(4*len(a.watch)) == 0 || a.fires == 0 {
 		a.expect()
 	}
 }

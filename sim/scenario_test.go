@@ -255,7 +255,7 @@ func TestMomentumOfAScenario(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Switches) == 0 || (r.Switches[0].Plan.Equal(modes.ASGD(8))) != asgd {
+		if k := len(r.Switches); k == 0 || (r.Switches[k-1].Plan.Equal(modes.ASGD(8))) != asgd {
 			t.Errorf("momentum %s: %v", momentum, r.Switches)
 		}
 	}

@@ -150,7 +150,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 			change = -1
 		}
 		p.course.Gradient(int(e.Worker), e.Step, e.Basis, e.Samples, e.Norm2, change)
-		if p.records++; p.records%(4*p.cfg.Workers) == 0 {
+		if p.records++; p.records%(4*p.cfg.Workers) == 0 || p.fires == 0 {
 			p.expect()
 		}
 		if now := p.contest.Champion().Name; now == p.champion {

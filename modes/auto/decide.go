@@ -15,6 +15,7 @@ const (
 	settling = time.Second     // from the first update; before it, caches and connections warm up
 	warming  = settling / 4    // of a worker's first exchanges may be what connections and caches cost once
 	persists = 2 * time.Second // for which the same worker must be slow on hosts that are full
+	clear    = 0.2             // gain for which a plan is chosen before much was seen
 	slower   = 3               // doublings of the dwell at most, because the plan was changed before
 )
 
@@ -50,7 +51,10 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	}
 	f, h, ok := c.look(at)
 	if !ok {
-		return c.exchangeBound(at)
+		if d, change := c.exchangeBound(at); change {
+			return d, true
+		}
+		return c.escapeFirst(at)
 	}
 	if c.last.late {
 		c.last.late = false
@@ -149,10 +153,11 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	confirm := c.cfg.Confirm
 	// The gradients of a queue are those of SSGD, also if it was chosen blind: only for local steps it is left at once.
 	free := c.current.fled && (c.current.plan.Queue == 0 || best.Plan.Local > 0)
-	if !sure && !free && best.Cost.Seconds() > 0.7*present.Cost.Seconds() {
+	gain := 1 - best.Cost.Seconds()/present.Cost.Seconds()
+	if !sure && !free && gain < clear {
 		return price.Decision{}, false
 	}
-	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
+	if gain > 0.3 || !sure && gain >= clear {
 		confirm = 1 // waiting for certainty costs more than a wrong decision
 	}
 	stay := c.dwell(c.current.pace) << max(c.trials.backoff, min(c.current.recent, slower))
@@ -218,8 +223,41 @@ func (c *Controller) escape(at time.Duration, h price.History, f price.Forecast)
 		}
 		slowest = max(slowest, f.Times[i])
 	}
+	return c.without(at, late, c.obs.living()/4, slowest/2, h, f)
+}
+
+// escapeFirst is escape in the first round, before any update: of half of the workers or more the time of one iteration
+// is known, and that of the late ones counts as twice their deadline. A baseline that does not wait for all workers
+// from the beginning would be a round or two ahead otherwise (bench/RESULTS.md, Goals of decisions).
+func (c *Controller) escapeFirst(at time.Duration) (price.Decision, bool) {
+	n := len(c.obs.workers)
+	if c.obs.started || c.cfg.Ring || c.cfg.Decider != nil || !c.current.plan.Equal(modes.SSGD(n)) || c.obs.crowded(1) {
+		return price.Decision{}, false
+	}
+	f, h, late, slowest := c.forecast(), make(price.History, n), 0, time.Duration(0)
+	for i := range c.obs.workers {
+		w := &c.obs.workers[i]
+		t := price.Seconds(w.first)
+		switch {
+		case w.gone:
+			continue
+		case w.seen == 0 && w.late > 0:
+			d, _ := c.Deadline(star.Worker(i))
+			late, slowest, t = late+1, d, 2*d
+		case t == 0:
+			return price.Decision{}, false
+		}
+		f.Times[i], h[i] = t, []time.Duration{t}
+	}
+	return c.without(at, late, c.obs.living()/2, slowest, h, f)
+}
+
+// without changes from SSGD to x-order of all workers but the late ones if that pays, and there are at most most of
+// them. An iteration of the slowest worker takes slowest.
+func (c *Controller) without(at time.Duration, late, most int, slowest time.Duration, h price.History, f price.Forecast) (price.Decision, bool) {
+	n := len(c.obs.workers)
 	plan := modes.XOrder(n, max(c.obs.living()-late, 1))
-	if late == 0 || late > max(c.obs.living()/4, 1) || c.obs.living() < 3 || c.trials.isBanned(at, plan) {
+	if late == 0 || late > max(most, 1) || c.obs.living() < 3 || c.trials.isBanned(at, plan) {
 		return price.Decision{}, false
 	}
 	home, err := price.Over(modes.SSGD(n), h, f)
@@ -230,7 +268,7 @@ func (c *Controller) escape(at time.Duration, h price.History, f price.Forecast)
 	if err != nil || k.Cost.Seconds() > 0.7*home.Cost.Seconds() || c.worth.cautious(f, k) > (1-c.cfg.Gain)*c.worth.cautious(f, home) {
 		return price.Decision{}, false
 	}
-	d := c.adopt(at, slowest/2, price.Decision{Plan: k.Plan, Cost: k.Cost, Why: f.Why(k, home.Cost) + ", as it seems"}, home)
+	d := c.adopt(at, slowest, price.Decision{Plan: k.Plan, Cost: k.Cost, Why: f.Why(k, home.Cost) + ", as it seems"}, home)
 	c.current.fled = true
 	return d, true
 }

@@ -77,7 +77,8 @@ type watched struct {
 
 // shift detects whether t belongs to a new level: several iterations in a row far above the median of the remembered
 // ones, or far below it, which hardly ever happens to a worker that is slow now and then. Then all iterations before
-// them are forgotten.
+// them are forgotten, but not how busy the host was: a burst of load that slows all workers would make full processors
+// unknown (crowded).
 //
 // Iterations are scaled to the number of samples of this one: from a queue a slow worker takes fewer samples, in the
 // same time as all others.
@@ -109,7 +110,7 @@ func (w *watched) shift(t, samples float64) {
 			keep = leapt - 1
 		}
 		w.far, w.leaps = 0, 0
-		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins, &w.busy} {
+		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins} {
 			r.keep(keep)
 		}
 	}
@@ -243,6 +244,22 @@ func (obs *observations) lags(at time.Duration, w *watched) bool {
 	return 2*len(others) >= len(obs.workers) && (at-w.released).Seconds() > 1.5*median(others)
 }
 
+// firstDeadline is the deadline of first iterations, once at least half of the workers have ended theirs:
+// beyond the median by half, and by half a second, because connections and caches may cost one worker that much.
+func (obs *observations) firstDeadline() (d time.Duration, ok bool) {
+	seen := 0
+	for i := range obs.workers {
+		if w := &obs.workers[i]; !w.gone && w.seen > 0 {
+			seen++
+		}
+	}
+	if 2*seen < obs.living() {
+		return 0, false
+	}
+	m := obs.firsts()
+	return price.Seconds(max(1.5*m, m+settling.Seconds()/2)), true
+}
+
 // firsts is the median time of the first iterations.
 func (obs *observations) firsts() float64 {
 	var vs []float64
@@ -322,8 +339,10 @@ func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 		// A worker that took long for its first iteration is looked at again when it has taken long for the second.
 		o := &c.obs.workers[w]
 		switch {
-		case o.seen == 0 || o.gone || !c.obs.started:
+		case o.gone || o.seen == 0 && c.obs.started:
 			return 0, false
+		case !c.obs.started:
+			return c.obs.firstDeadline()
 		case o.seen == 1 && o.first > 1.5*c.obs.firsts():
 			return max(price.Seconds(1.5*c.obs.firsts()), c.obs.begun+settling-o.released), true
 		}

@@ -198,6 +198,75 @@ func TestEscape(t *testing.T) {
 	}
 }
 
+// In the first round workers that take half longer than half of all, and half a second, are not waited for.
+func TestEscapeInTheFirstRound(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		late []star.Worker
+		busy float64
+		want string // "": SSGD stays
+	}{
+		{name: "one", late: []star.Worker{2}, want: "x=7"},
+		{name: "half", late: []star.Worker{2, 3, 5, 7}, want: "x=4"},
+		{name: "most", late: []star.Worker{1, 2, 3, 5, 7}},
+		{name: "on full processors", late: []star.Worker{2}, busy: 0.9},
+		{name: "in a ring", cfg: Config{Ring: true}, late: []star.Worker{2}},
+	} {
+		c.cfg.Workers, c.cfg.Batch = n, batch
+		k, err := New(c.cfg, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for w := range star.Worker(n) {
+			if !slices.Contains(c.late, w) {
+				r := star.Record{Worker: w, Compute: 600 * ms, Samples: batch}
+				r.Telemetry.Set(star.HostCPU, c.busy)
+				k.Observe(r)
+			}
+		}
+		if d, change := k.Decide(1099 * ms); change {
+			t.Errorf("%s: %v before the deadline", c.name, d)
+		}
+		d, ok := k.Deadline(c.late[0])
+		if known := c.name != "most"; ok != known || known && d != 1100*ms {
+			t.Errorf("%s: a deadline of %v, %v", c.name, d, ok)
+		}
+		for _, w := range c.late {
+			if ok {
+				k.Late(w)
+			}
+		}
+		got, change := k.Decide(1100 * ms)
+		if change != (c.want != "") || change && (got.Plan.String() != c.want || !k.current.fled) {
+			t.Errorf("%s: %v, %v, want %q", c.name, got.Plan, change, c.want)
+		}
+	}
+}
+
+// Full processors stay known when a burst of load slows all workers to a new level.
+func TestFullHostsStayKnown(t *testing.T) {
+	const n = 4
+	k, err := New(Config{Workers: n, Batch: 64}, modes.SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step := range int64(20 + leapt) {
+		for w := range star.Worker(n) {
+			r := star.Record{Worker: w, Step: step, Compute: 10 * time.Millisecond, Samples: 64}
+			if step >= 20 {
+				r.Compute *= 3
+			}
+			r.Telemetry.Set(star.HostCPU, 0.95)
+			k.Observe(r)
+		}
+	}
+	if len(k.obs.workers[0].times.vals) != leapt || !k.obs.crowded(needed) {
+		t.Errorf("after %d iterations of a new level: full hosts are %v", len(k.obs.workers[0].times.vals), k.obs.crowded(needed))
+	}
+}
+
 // life has n workers make rounds of SSGD, in which worker w takes took(round, w), and tells k what the coordinator
 // would: deadlines that are over, arrivals and updates. It ends when changed, which gets each change of the plan,
 // returns false.
