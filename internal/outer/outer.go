@@ -59,7 +59,8 @@ const (
 //
 // A worker with a distance that was k updates late is sent y instead of w, so that it is likely to measure
 // its next distance from where it will be applied. With k = 0 that is w, and the rule is Nesterov's.
-// (T. Ajanthan et al.: Momentum Look-Ahead for Asynchronous Distributed Low-Communication Training, 2025.)
+// (T. Ajanthan et al.: Momentum Look-Ahead for Asynchronous Distributed Low-Communication Training. MCDC workshop at
+// ICLR 2025.)
 //
 // The zero value is the mean. Rules can be compared with ==.
 type Rule struct {
