@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
-	"star/ps/rule"
+	"star/internal/outer"
 )
 
 // naive is the Barrier without counters and queues: after every event it derives what has to happen from the waiting
@@ -323,9 +323,10 @@ func drawPlan(t *rapid.T, n int) Plan {
 	}
 	switch rapid.IntRange(0, 5).Draw(t, "steps") {
 	case 0:
-		p.Local, p.StepsBySpeed = rapid.IntRange(1, 20).Draw(t, "local"), rapid.Bool().Draw(t, "by speed")
-		if kind := rapid.SampledFrom([]rule.OuterKind{"", rule.OuterNesterov, rule.OuterDelayed, rule.OuterLookahead}).Draw(t, "outer"); kind != "" {
-			p.Outer = rule.Outer{Kind: kind, Momentum: rapid.Float64Range(0, 0.9999).Draw(t, "momentum"), Rate: rapid.Float64Range(1e-9, 100).Draw(t, "rate")}
+		p.Local = rapid.IntRange(1, 20).Draw(t, "local")
+		if kind := rapid.SampledFrom([]outer.Kind{"", outer.Nesterov, outer.Delayed, outer.Lookahead}).Draw(t, "outer"); kind != "" {
+			p.StepsBySpeed = rapid.Bool().Draw(t, "by speed")
+			p.Outer = outer.Rule{Kind: kind, Momentum: rapid.Float64Range(0, 0.9999).Draw(t, "momentum"), Rate: rapid.Float64Range(1e-9, 100).Draw(t, "rate")}
 		}
 	case 1:
 		p.Micro, p.ComputeDeadline = rapid.IntRange(1, 9).Draw(t, "micro"), time.Duration(rapid.IntRange(1, 1e9).Draw(t, "cap"))
@@ -344,7 +345,7 @@ func bare(p Plan) Plan {
 	p = p.Clone()
 	p.Groups[0].Riders = append(p.Groups[0].Riders, p.Excluded...)
 	p.Excluded, p.MaxLead, p.Local, p.Micro, p.ComputeDeadline = nil, 0, 0, 0, 0
-	p.Outer, p.StepsBySpeed, p.Grace = rule.Outer{}, false, 0
+	p.Outer, p.StepsBySpeed, p.Grace = outer.Rule{}, false, 0
 	return p
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"star"
-	"star/ps/rule"
+	"star/internal/outer"
 )
 
 // Group is a set of workers that make updates together.
@@ -39,6 +39,9 @@ type Group struct {
 	// riders.
 	NonBlocking bool
 }
+
+// Outer is the rule of outer steps, in Plan.Outer. The zero value is the mean.
+type Outer = outer.Rule
 
 // Plan is a synchronisation mode. Invariant of a valid plan: every worker of the job is a member or rider of
 // a group, or in Excluded.
@@ -73,10 +76,11 @@ type Plan struct {
 
 	// Outer is what an update makes of the distances that workers have moved by local steps. The zero value is
 	// their mean. Other rules need Local.
-	Outer rule.Outer `json:",omitzero"`
+	Outer Outer `json:",omitzero"`
 
 	// StepsBySpeed gives Local steps to the fastest worker and fewer to slower ones, at least one, in proportion to
-	// their speed, so that all workers arrive at about the same time ([StepsOf]). It needs Local.
+	// their speed, so that all workers arrive at about the same time ([StepsOf]). It needs Local, and an Outer other
+	// than the mean.
 	StepsBySpeed bool `json:",omitempty"`
 
 	// Grace is how long a group with a complete quorum waits for its other live members before it fires. Those
@@ -300,10 +304,13 @@ func (p Plan) validateSteps() error {
 	switch {
 	case p.Grace < 0 || p.Grace > MaxGrace:
 		return fmt.Errorf("modes: grace %v is not in 0..%v", p.Grace, MaxGrace)
-	case p.Local == 0 && p.Outer != rule.Outer{}:
+	case p.Local == 0 && p.Outer != outer.Rule{}:
 		return fmt.Errorf("modes: outer=%v needs local steps: add local=H", p.Outer)
 	case p.Local == 0 && p.StepsBySpeed:
 		return errors.New("modes: steps=speed needs local steps: add local=H")
+	case p.StepsBySpeed && p.Outer.Kind == outer.Mean:
+		// The velocity after the mean of unequal numbers of steps is that of no worker.
+		return errors.New("modes: steps=speed needs an outer rule: add outer=nesterov, or outer=nesterov(0,1) for the mean")
 	case p.MaxLead < 0 || p.Local < 0 || p.Micro < 0 || p.ComputeDeadline < 0 || p.Queue < 0:
 		return fmt.Errorf("modes: ahead %d, local %d, micro %d, cap %v and queue %d: none may be negative", p.MaxLead-1, p.Local, p.Micro, p.ComputeDeadline, p.Queue)
 	case p.Queue > MaxQueue:
@@ -503,7 +510,7 @@ func (p Plan) localSteps() (s string) {
 	if p.StepsBySpeed {
 		s += " steps=speed"
 	}
-	if p.Outer != (rule.Outer{}) {
+	if p.Outer != (outer.Rule{}) {
 		s += " outer=" + p.Outer.String()
 	}
 	return s
@@ -782,10 +789,10 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 		p.StepsBySpeed = true
 		return true, nil
 	case "outer":
-		if p.Outer != (rule.Outer{}) {
+		if p.Outer != (outer.Rule{}) {
 			return true, errors.New("outer is given twice")
 		}
-		if p.Outer, err = rule.ParseOuter(value); err != nil {
+		if p.Outer, err = outer.Parse(value); err != nil {
 			err = fmt.Errorf("outer: %w", err)
 		}
 		return true, err

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
-	"star/ps/rule"
+	"star/internal/outer"
 )
 
 func TestParse(t *testing.T) {
@@ -43,11 +43,11 @@ func TestParse(t *testing.T) {
 		{in: "groups=0,1 held=3,2", n: 4, want: Plan{Groups: SSGD(2).Groups, Excluded: []star.Worker{2, 3}}, out: "groups=0,1 held=2,3"},
 		{in: "groups=0/1 ahead=1 held=2", n: 3, want: Plan{Groups: ASGD(2).Groups, MaxLead: 2, Excluded: []star.Worker{2}}},
 		{in: "ssgd local=8 shares=1,2", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 8, Shares: []int{1, 2}}},
-		{in: "ssgd local=8 outer=nesterov", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 8, Outer: rule.Outer{Kind: rule.OuterNesterov, Momentum: 0.9, Rate: 0.7}}, out: "ssgd local=8 outer=nesterov(0.9,0.7)"},
+		{in: "ssgd local=8 outer=nesterov", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 8, Outer: outer.Rule{Kind: outer.Nesterov, Momentum: 0.9, Rate: 0.7}}, out: "ssgd local=8 outer=nesterov(0.9,0.7)"},
 		{in: "ssgd outer=mean local=8", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 8}, out: "ssgd local=8"},
-		{in: "x=2 grace=200ms local=64 steps=speed outer=delayed(0.5,1) shares=1,2,3", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Local: 64, StepsBySpeed: true, Outer: rule.Outer{Kind: rule.OuterDelayed, Momentum: 0.5, Rate: 1}, Grace: 200 * time.Millisecond, Shares: []int{1, 2, 3}}},
+		{in: "x=2 grace=200ms local=64 steps=speed outer=delayed(0.5,1) shares=1,2,3", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Local: 64, StepsBySpeed: true, Outer: outer.Rule{Kind: outer.Delayed, Momentum: 0.5, Rate: 1}, Grace: 200 * time.Millisecond, Shares: []int{1, 2, 3}}},
 		{in: "backup=1 grace=1.5s", n: 3, want: Plan{Groups: Backup(3, 1).Groups, Grace: 1500 * time.Millisecond}},
-		{in: "asgd local=4 outer=lookahead(0,2)", n: 2, want: Plan{Groups: ASGD(2).Groups, Local: 4, Outer: rule.Outer{Kind: rule.OuterLookahead, Rate: 2}}},
+		{in: "asgd local=4 outer=lookahead(0,2)", n: 2, want: Plan{Groups: ASGD(2).Groups, Local: 4, Outer: outer.Rule{Kind: outer.Lookahead, Rate: 2}}},
 		{in: "x=2 micro=8 cap=120ms", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Micro: 8, ComputeDeadline: 120 * time.Millisecond}},
 		{in: "ssgd queue=8", n: 3, want: Plan{Groups: SSGD(3).Groups, Queue: 8}},
 		{in: "ssgd queue=8 shares=1,2", n: 2, want: Plan{Groups: SSGD(2).Groups, Queue: 8, Shares: []int{1, 2}}},
@@ -125,6 +125,7 @@ func TestParseRefuses(t *testing.T) {
 		{"ssgd local=0", 4, "1..1048576"},
 		{"ssgd outer=nesterov", 4, "outer=nesterov(0.9,0.7) needs local steps: add local=H"},
 		{"ssgd steps=speed", 4, "steps=speed needs local steps"},
+		{"ssgd local=2 steps=speed", 4, "steps=speed needs an outer rule"},
 		{"ssgd local=2 steps=fast", 4, `steps is "fast"`},
 		{"ssgd local=2 outer=adam", 4, `"adam" is not a rule of outer steps`},
 		{"ssgd local=2 outer=nesterov(1,0.7)", 4, "momentum 1 is not in 0..0.9999"},

@@ -374,7 +374,8 @@ func (s *Shard) Fire(f *wire.Fire) error {
 	return nil
 }
 
-// outward returns the rule of the outer step of a firing; zero: it is none.
+// outward returns the rule of the outer step of a firing; zero: the
+// firing makes another update.
 func (s *Shard) outward(f *wire.Fire) (o rule.Outer, err error) {
 	if f.Outer == "" {
 		return o, nil

@@ -36,7 +36,7 @@ var kinds = map[string]combinations.Set{
 
 	"local-sgd":      combinations.Of(combinations.OwnSteps, combinations.Parts),
 	"post-local-sgd": combinations.Of(combinations.OwnSteps),
-	"diloco":         combinations.Of(combinations.OwnSteps, combinations.Parts),
+	"diloco":         combinations.Of(combinations.Fixed, combinations.Outward, combinations.Parts),
 	"easgd":          combinations.Of(combinations.OwnSteps, combinations.Parts),
 }
 
@@ -45,12 +45,13 @@ var ringParts = map[string]bool{"backup": true, "k-sync": true, "k-async": true}
 
 // modeKinds are those of modes.
 var modeKinds = map[string]combinations.Set{
-	"ssgd":                  0,
-	"auto":                  0,
-	"tree=0(1,2)":           combinations.Of(combinations.Tree),
-	"ssgd micro=4 cap=10ms": combinations.Of(combinations.Parts),
-	"ssgd local=4":          combinations.Of(combinations.Parts, combinations.Strides),
-	"asgd ahead=3":          combinations.Of(combinations.Slack),
+	"ssgd":                        0,
+	"auto":                        0,
+	"tree=0(1,2)":                 combinations.Of(combinations.Tree),
+	"ssgd micro=4 cap=10ms":       combinations.Of(combinations.Parts),
+	"ssgd local=4":                combinations.Of(combinations.Parts, combinations.Strides),
+	"ssgd local=4 outer=nesterov": combinations.Of(combinations.Parts, combinations.Outward),
+	"asgd ahead=3":                combinations.Of(combinations.Slack),
 }
 
 // cell is a job of the table.

@@ -109,7 +109,7 @@ func (w *ringWorker) outerSlots(ctx context.Context, place, root int, slots []op
 	if err != nil {
 		return nil, fmt.Errorf("%w: worker %d sent its rule of outer steps: %w", errRing, w.ring.Members[root], err)
 	}
-	for _, s := range o.Slots(len(w.params)) {
+	for _, s := range rule.OuterSlots(o, len(w.params)) {
 		slots = append(slots, optim.Slot(s))
 	}
 	return slots, nil

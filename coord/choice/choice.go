@@ -4,8 +4,8 @@ package choice
 import (
 	"fmt"
 
+	"star/internal/outer"
 	"star/modes"
-	"star/ps/rule"
 )
 
 // Mode is how the mode of a job was chosen: with its settings, with star ctl mode (by hand), or by a pilot.
@@ -49,7 +49,7 @@ func (m *Mode) Words(p modes.Plan, workers int, grows bool, spec string) string 
 type Rules struct {
 	Workers int
 	First   modes.Plan // with which the job began
-	Strides bool       // workers can make local steps of which an update takes the mean
+	Strides bool       // workers can make local steps, and an update takes their mean
 	Outward bool       // workers can make local steps for outer steps
 
 	Replaceable func(p modes.Plan) error               // nil: no other process can take the job over
@@ -82,9 +82,9 @@ func (r *Rules) Plan(spec string, now modes.Plan) (modes.Plan, error) {
 	switch {
 	case kept(p) > kept(r.First):
 		return p, fmt.Errorf("mode %v: the job's first mode lets shards keep %d gradients of workers that do not wait for the update, this mode needs %d", p, kept(r.First), kept(p))
-	case p.Outer.Kind != rule.OuterMean && !r.Outward:
+	case p.Outer.Kind != outer.Mean && !r.Outward:
 		return p, fmt.Errorf("mode %v: the settings of this job permit no outer steps (docs/modes.md, Outer steps)", p)
-	case p.Outer.Kind != rule.OuterMean:
+	case p.Outer.Kind != outer.Mean:
 	case r.Strides:
 	case r.Outward && p.Local == 0: // gradients again
 	case r.Outward:

@@ -14,8 +14,8 @@ import (
 	"star/ps/replica"
 )
 
-// Under SSP, with workers that are held, with steps of their own and with parts left out: every order of arrivals ends
-// the job, no worker is released twice, and every sample is applied, or known to be dropped.
+// Under SSP, with workers that are held, with steps of their own and with parts left out: every order of arrivals
+// ends the job, no worker is released twice, and every sample is applied, or known to be dropped.
 func TestStepsComeToTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "n")
@@ -118,8 +118,8 @@ func TestStepsComeToTheEnd(t *testing.T) {
 	})
 }
 
-// The weight of what a worker has learned in some steps is that of one step, also when the plan changes meanwhile; with
-// parts left out it is that of the samples that are there, over those of a whole round.
+// The weight of what a worker has learned in some steps is that of one step, also when the plan changes meanwhile;
+// with parts left out it is that of the samples that are there, over those of a whole round.
 func TestWeightsOfSteps(t *testing.T) {
 	plan := func(text string) modes.Plan {
 		p, err := modes.Parse(text, 2)
@@ -173,8 +173,8 @@ func TestWeightsOfSteps(t *testing.T) {
 	}
 }
 
-// In a job that may get a plan of local steps, releases of gradients tell workers to keep the parameters; one step of a
-// worker's own is a gradient.
+// In a job that may get a plan of local steps, releases of gradients tell workers to keep the parameters; one step
+// of a worker's own is a gradient.
 func TestOwnStepsMayFollow(t *testing.T) {
 	for _, c := range []struct {
 		plan            string
@@ -209,8 +209,8 @@ func TestOwnStepsMayFollow(t *testing.T) {
 	}
 }
 
-// The weight of a distance is its share of the samples of a round, whatever the steps of its worker and the plan that it
-// was begun under; a gradient among them counts as one step.
+// The weight of a distance is its share of the samples of a round, whatever the steps of its worker and the plan
+// that it was begun under; a gradient among them counts as one step.
 func TestWeightsOfDistances(t *testing.T) {
 	plan := func(text string) modes.Plan {
 		p, err := modes.Parse(text, 2)

@@ -12,8 +12,8 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/session"
+	"star/internal/outer"
 	"star/modes"
-	"star/ps/rule"
 )
 
 // Job has what the length of a job depends on.
@@ -66,12 +66,12 @@ func (j *Job) Expected(limit int64) int64 {
 	return j.End(engine.Round(j.Plan, j.Batch, j.Workers))
 }
 
-// Outward returns an error if a worker would train on more than an epoch of that many samples between two outer steps of
-// p. 0: the epoch is not known.
+// Outward returns an error if a worker would train on more than an epoch of that many samples between two outer
+// steps of p. 0: the epoch is not known.
 func Outward(p modes.Plan, batch int, epoch int64) error {
 	for w := range p.Workers() {
 		each := int64(p.Share(star.Worker(w), batch))
-		if n := each * int64(p.Local); p.Outer.Kind != rule.OuterMean && epoch > 0 && n > epoch {
+		if n := each * int64(p.Local); p.Outer.Kind != outer.Mean && epoch > 0 && n > epoch {
 			return fmt.Errorf("mode %v: local=%d needs %d samples of each worker between two outer steps, more than the epoch of %d: use local=%d or less",
 				p, p.Local, n, epoch, max(1, epoch/each))
 		}
@@ -85,8 +85,8 @@ const few = 10
 // Loops describes the end of program loops that are longer or shorter than the job.
 const Loops = "then the loops over star.loader get no more batches; if all loops end earlier, the job ends with them"
 
-// Notes returns warnings that the numbers in the job's result do not show: that little or nothing is left to train, and
-// why. used and limit are those of the engine when the training begins, and p is its plan.
+// Notes returns warnings that the numbers in the job's result do not show: that little or nothing is left to train,
+// and why. used and limit are those of the engine when the training begins, and p is its plan.
 func (j *Job) Notes(used, limit int64, p modes.Plan) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if used >= limit {
@@ -127,8 +127,8 @@ func (j *Job) agree(limit int64) bool {
 
 func (j *Job) epochs(limit int64) float64 { return float64(limit) / float64(j.Enrolled.Samples) }
 
-// limits reports whether the job may end before or after its programs' loops. It may not with built-in models, and if a
-// program ends the job itself.
+// limits reports whether the job may end before or after its programs' loops. It may not with built-in models, and
+// if a program ends the job itself.
 func (j *Job) limits(limit int64) bool {
 	return j.Programs && j.Enrolled.Batch != 0 && limit != math.MaxInt64
 }

@@ -71,3 +71,27 @@ func TestNotes(t *testing.T) {
 		}
 	}
 }
+
+// A worker may train on an epoch between two outer steps, and on no more; the mean of local steps has no such bound.
+func TestOutward(t *testing.T) {
+	for mode, says := range map[string]string{
+		"ssgd local=24 outer=nesterov":                 "",
+		"ssgd local=25 outer=nesterov":                 "more than the epoch of 96: use local=24 or less",
+		"ssgd local=12 outer=nesterov shares=4,10":     "needs 120 samples of each worker between two outer steps, more than the epoch of 96: use local=9 or less",
+		"ssgd local=100":                               "",
+		"ssgd local=1 outer=nesterov shares=200,2":     "use local=1 or less",
+		"asgd local=1000 steps=speed outer=delayed":    "use local=24 or less",
+		"ssgd local=1000000 outer=lookahead(0.5,0.25)": "local=1000000 needs 4000000 samples",
+	} {
+		p, err := modes.Parse(mode, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Outward(p, 4, 96); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", mode, err, says)
+		}
+		if err := Outward(p, 4, 0); err != nil {
+			t.Errorf("%s of an unknown epoch: %v", mode, err)
+		}
+	}
+}

@@ -10,20 +10,21 @@ import (
 //
 //	x ≈ (q − 1½)·s,   q = 0, 1, 2 or 3
 //
-// q is 0 or 3 where |x| is at least the block's root mean square, which is within 2 % of the best threshold for normal
-// values (J. Max: Quantizing for Minimum Distortion. IRE Transactions on Information Theory 6, 1960). s is then the
-// one with the least squared error, Σ|x|·c / Σc² with c = |q − 1½|. So the error is never as long as the block, whatever
-// is in it:
+// q is 0 or 3 where |x| is at least the block's root mean square, which is within 2 % of the best threshold for
+// normal values (J. Max: Quantizing for Minimum Distortion. IRE Transactions on Information Theory 6, 1960). s is
+// then the one with the least squared error, Σ|x|·c / Σc² with c = |q − 1½|. So the error is never as long as the
+// block, whatever is in it:
 //
 //	Σ(x − x̂)² = Σx² − (Σ|x|·c)²/Σc² ≤ (1 − 1/9n)·Σx²   for n values
 //
-// as error feedback needs (Karimireddy et al. 2019); for normal values it is 0.12 of Σx². It is for the few distances of
-// local steps: single gradients lose too much.
+// as error feedback needs (Karimireddy et al. 2019); for normal values it is 0.12 of Σx². It is for the few
+// distances of local steps: single gradients lose too much.
 //
-// s has 16 significant bits, so (q − 1½)·s is exact. A block in which every magnitude is below 2^-100 is sent as zeros.
-// A block with a NaN or an Inf in it arrives as all NaN.
+// s has 16 significant bits, so (q − 1½)·s is exact. A block in which every magnitude is below 2^-100 is sent as
+// zeros. A block with a NaN or an Inf in it arrives as all NaN.
 //
-// On the wire, for each block: s as little-endian float32, then the codes, four in a byte, the first in its lowest bits.
+// On the wire, for each block: s as little-endian float32, then the codes, four in a byte, the first in its lowest
+// bits.
 type Int2 struct{}
 
 var int2 = Entry{Name: "int2", Loss: LeftOut, make: func(string, string, Slice, uint64) (Codec, error) { return Int2{}, nil }}

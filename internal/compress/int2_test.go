@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// naiveInt2 is the codec in float64, from its definition: which of four levels each value becomes, and the scale with the
-// least squared error, found by trying scales around it.
+// naiveInt2 is the codec in float64, from its definition: which of four levels each value becomes, and the scale
+// with the least squared error, found by trying scales around it.
 func naiveInt2(t *testing.T, x, got []float32) {
 	t.Helper()
 	sum2, err2, xc, cc := 0.0, 0.0, 0.0, 0.0

@@ -5,8 +5,8 @@ import (
 	"math"
 
 	"star"
+	"star/internal/outer"
 	"star/modes"
-	"star/ps/rule"
 )
 
 // localSGD averages the workers' parameters after a number of local steps.
@@ -80,13 +80,13 @@ var diloco = Entry{
 	Ring:  true,
 	Settings: []Setting{
 		{Name: "steps", Default: "500", Source: "paper", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between updates (H)"},
-		{Name: "outer-lr", Default: "0.7", Source: "paper", Kind: Number, Min: 1e-9, Max: rule.MaxOuterRate, About: "learning rate of the outer optimiser"},
-		{Name: "outer-momentum", Default: "0.9", Source: "paper", Kind: Number, Min: 0, Max: rule.MaxOuterMomentum, About: "of the outer optimiser"},
+		{Name: "outer-lr", Default: "0.7", Source: "paper", Kind: Number, Min: 1e-9, Max: outer.MaxRate, About: "learning rate of the outer optimiser"},
+		{Name: "outer-momentum", Default: "0.9", Source: "paper", Kind: Number, Min: 0, Max: outer.MaxMomentum, About: "of the outer optimiser"},
 	},
 	Make: func(j Job, v Values) (Made, error) {
 		p := modes.SSGD(j.Workers)
 		p.Local = v.Whole("steps", 500)
-		p.Outer = rule.Outer{Kind: rule.OuterNesterov, Momentum: v.Number("outer-momentum"), Rate: v.Number("outer-lr")}
+		p.Outer = modes.Outer{Kind: outer.Nesterov, Momentum: v.Number("outer-momentum"), Rate: v.Number("outer-lr")}
 		return Made{Plan: p}, nil
 	},
 }

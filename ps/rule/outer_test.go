@@ -1,15 +1,13 @@
 package rule
 
 import (
-	"encoding/json"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"star"
+	"star/internal/outer"
 )
 
 // naiveOuter is the rules of Outer in float64, written from the equations of its comment, one element at a time.
@@ -53,11 +51,15 @@ func (o *naiveOuter) update(ds, as []float64, late []int) (sent []float64) {
 	return sent
 }
 
+func ruleOf(kind outer.Kind, momentum, rate float64) Outer {
+	return Outer{Kind: kind, Momentum: momentum, Rate: rate}
+}
+
 // The fast rules agree with the naive ones on random lives: updates of some workers, distances that are late, shares by
 // samples, and a state that is saved and read back in between.
 func TestOuterAgreesWithTheEquations(t *testing.T) {
 	for _, o := range []Outer{
-		{OuterNesterov, 0.9, 0.7}, {OuterNesterov, 0, 1}, {OuterDelayed, 0.9, 0.7}, {OuterDelayed, 0, 0.5}, {OuterLookahead, 0.8, 0.7},
+		ruleOf(OuterNesterov, 0.9, 0.7), ruleOf(OuterNesterov, 0, 1), ruleOf(OuterDelayed, 0.9, 0.7), ruleOf(OuterDelayed, 0, 0.5), ruleOf(OuterLookahead, 0.8, 0.7),
 	} {
 		t.Run(o.String(), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(7, 8))
@@ -123,7 +125,7 @@ func TestOuterAgreesWithTheEquations(t *testing.T) {
 
 // In updates of whole rounds the three rules are one.
 func TestOuterRulesAgreeOnWholeRounds(t *testing.T) {
-	run := func(kind OuterKind) []float32 {
+	run := func(kind outer.Kind) []float32 {
 		rng := rand.New(rand.NewPCG(1, 2))
 		d, params := &Descent{Threads: 1}, make([]float32, 11)
 		for version := range int64(20) {
@@ -134,7 +136,7 @@ func TestOuterRulesAgreeOnWholeRounds(t *testing.T) {
 					gs[w].Vec[i] = float32(rng.NormFloat64())
 				}
 			}
-			d.Outward(params, version, gs, Outer{kind, 0.9, 0.7})
+			d.Outward(params, version, gs, ruleOf(kind, 0.9, 0.7))
 		}
 		return params
 	}
@@ -151,8 +153,8 @@ func TestOuterRulesAgreeOnWholeRounds(t *testing.T) {
 
 // A distance moves the parameters by η/(1−μ) of itself in total, whatever the rule and the updates that it was in.
 func TestOuterGain(t *testing.T) {
-	for _, kind := range []OuterKind{OuterNesterov, OuterDelayed, OuterLookahead} {
-		d, params, o := &Descent{Threads: 1}, []float32{0}, Outer{kind, 0.5, 0.7}
+	for _, kind := range []outer.Kind{OuterNesterov, OuterDelayed, OuterLookahead} {
+		d, params, o := &Descent{Threads: 1}, []float32{0}, ruleOf(kind, 0.5, 0.7)
 		for k := range int64(200) {
 			g := Gradient{Worker: star.Worker(k % 4), Basis: max(0, k-3), Weight: 0.25, Vec: []float32{0}}
 			if k < 4 {
@@ -171,11 +173,11 @@ func TestOuterBeginsAgain(t *testing.T) {
 	step := func(d *Descent, params []float32, o Outer) {
 		d.Outward(params, 0, []Gradient{{Weight: 1, Vec: []float32{1}}}, o)
 	}
-	first := Outer{OuterNesterov, 0.9, 1}
+	first := ruleOf(OuterNesterov, 0.9, 1)
 	d, params := &Descent{Threads: 1}, []float32{0}
 	step(d, params, first)
 	for _, next := range []func() Outer{
-		func() Outer { return Outer{OuterNesterov, 0.9, 0.5} },
+		func() Outer { return ruleOf(OuterNesterov, 0.9, 0.5) },
 		func() Outer { d.Inward(); return first },
 	} {
 		o := next()
@@ -205,35 +207,6 @@ func TestOuterSlotsRefuse(t *testing.T) {
 	}
 }
 
-func TestParseOuter(t *testing.T) {
-	for in, want := range map[string]Outer{
-		"mean": {}, "nesterov": {OuterNesterov, 0.9, 0.7}, "nesterov(0,1)": {OuterNesterov, 0, 1}, "delayed(0.5,0.25)": {OuterDelayed, 0.5, 0.25},
-		"lookahead(0.9999,100)": {OuterLookahead, 0.9999, 100}, "nesterov(1e-7,1e-30)": {OuterNesterov, 1e-7, 1e-30},
-	} {
-		got, err := ParseOuter(in)
-		if err != nil || got != want {
-			t.Errorf("%s: %v, %v", in, got, err)
-		}
-		if again, err := ParseOuter(got.String()); err != nil || again != got {
-			t.Errorf("%s is written %s and read back as %v, %v", in, got, again, err)
-		}
-		b, err := json.Marshal(got)
-		var back Outer
-		if err != nil || json.Unmarshal(b, &back) != nil || back != got {
-			t.Errorf("%s as JSON is %s, read as %v", in, b, back)
-		}
-	}
-	for in, says := range map[string]string{
-		"": "not a rule", "adam": "not a rule", "nesterov(1,0.7)": "momentum 1 is not in 0..0.9999", "nesterov(-0.1,1)": "momentum -0.1",
-		"nesterov(NaN,1)": "momentum NaN", "nesterov(0.9,0)": "rate 0", "nesterov(0.9,NaN)": "rate NaN", "nesterov(0.9,101)": "rate 101",
-		"nesterov(0.9)": "MOMENTUM,RATE", "nesterov(0.9,0.7": "MOMENTUM,RATE", "nesterov(a,b)": "MOMENTUM,RATE", "mean(1,2)": "not a rule", "(1,2)": "not a rule",
-	} {
-		if o, err := ParseOuter(in); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, %v; want an error with %q", in, o, err, says)
-		}
-	}
-}
-
 // A worker's local steps with clipping are those of the reference, and its distance is what it has moved.
 func TestSoloDistance(t *testing.T) {
 	s := &Solo{Schedule: Constant(0.5), Unit: 0.25, Clip: 1, Make: func() (Optimizer, error) { return plainStep{}, nil }}
@@ -259,14 +232,4 @@ func (plainStep) Step(params, grad []float32, lr float64) {
 	for i, g := range grad {
 		params[i] -= float32(lr) * g
 	}
-}
-
-func ExampleParseOuter() {
-	o, err := ParseOuter("nesterov")
-	fmt.Println(o, err)
-	_, err = ParseOuter("nesterov(1.5,0.7)")
-	fmt.Println(err)
-	// Output:
-	// nesterov(0.9,0.7) <nil>
-	// momentum 1.5 is not in 0..0.9999
 }

@@ -332,8 +332,8 @@ func (c Config) Strides() bool {
 // Gain is by how much a step becomes longer because gradients are remembered: 1/(1 − μ), and 1 without momentum.
 func (c Config) Gain() float64 { return 1 / (1 - c.WithDefaults().Momentum) }
 
-// Unit is by what workers divide the distance that they have moved by local steps before an outer step, so that it is as
-// long as a gradient: the learning rate without its schedule, times Gain.
+// Unit is by what workers divide the distance that they have moved by local steps before an outer step, so that it
+// is as long as a gradient: the learning rate without its schedule, times Gain.
 func (c Config) Unit() float64 { return c.WithDefaults().LR * c.Gain() }
 
 // Stride moves params by local steps of the workers with optimizers of the same settings: by mean,

@@ -25,11 +25,11 @@ func axes(t *testing.T) [][]choice {
 		{{nil, 0}, {[]string{"--coordinators", "3"}, of(combinations.Coordinators)}},
 		{
 			{nil, 0}, {[]string{"--compress", "fp16"}, of(combinations.Codec)}, {[]string{"--compress", "int8"}, of(combinations.Codec, combinations.Lossy)},
-			{[]string{"--compress", "topk=0.1"}, of(combinations.Codec, combinations.Lossy)}, {[]string{"--compress", "powersgd=1"}, of(combinations.Codec, combinations.Lossy)},
+			{[]string{"--compress", "topk=0.1"}, of(combinations.Codec, combinations.Lossy)}, {[]string{"--compress", "int2"}, of(combinations.Codec, combinations.Lossy)}, {[]string{"--compress", "powersgd=1"}, of(combinations.Codec, combinations.Lossy)},
 		},
 		{
 			{[]string{"--mode", "ssgd"}, 0}, {[]string{"--mode", "tree=0(1,2)"}, of(combinations.Tree)},
-			{[]string{"--mode", "ssgd local=4"}, of(combinations.Parts, combinations.Strides)},
+			{[]string{"--mode", "ssgd local=4"}, of(combinations.Parts, combinations.Strides)}, {[]string{"--mode", "ssgd local=4 outer=nesterov(0.5,0.7)"}, of(combinations.Parts, combinations.Outward)},
 			{[]string{"--baseline", "backup"}, of(combinations.Baseline, combinations.Fixed)},
 			{[]string{"--baseline", "lb-bsp"}, of(combinations.Baseline, combinations.Deciding)},
 			{[]string{"--baseline", "dc-asgd"}, of(combinations.Baseline, combinations.OwnRule, combinations.ServersOnly)},

@@ -1,0 +1,107 @@
+package servers
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"star/cmd/tests/jobtest"
+)
+
+// outerRun are the settings of a small job with local steps.
+func outerRun(more ...string) []string {
+	return append([]string{"--workers", "3", "--model", "softmax", "--dataset", "digits:n=96,test=16", "--batch", "4", "--steps", "24", "--lr", "0.05", "--eval-every", "0"}, more...)
+}
+
+// An outer step with rate 1 and no momentum takes the mean of the workers' parameters, whatever their optimiser; so
+// does local SGD. Momentum and look-ahead make no difference where no distance is late, and servers and rings make
+// the same.
+func TestOuterSteps(t *testing.T) {
+	jobtest.AboutNumbers(t)
+	for _, arch := range []string{"ps", "allreduce"} {
+		t.Run(arch, func(t *testing.T) {
+			t.Parallel()
+			for _, optimizer := range []string{"dana", "adam"} {
+				run := outerRun("--arch", arch, "--optimizer", optimizer)
+				a, _ := jobtest.Run(t, append([]string{"--mode", "ssgd local=4 outer=nesterov(0,1)"}, run...)...)
+				b, _ := jobtest.Run(t, append([]string{"--baseline", "local-sgd:steps=4"}, run...)...)
+				if a.Updates != 6 || a.Samples != 3*24*4 {
+					t.Fatalf("%d updates of %d samples", a.Updates, a.Samples)
+				}
+				if d := apart(t, b, a); !(d < 1e-5) {
+					t.Errorf("%s: %.2g apart from local SGD", optimizer, d)
+				}
+			}
+		})
+	}
+	t.Run("rules", func(t *testing.T) {
+		t.Parallel()
+		base, _ := jobtest.Run(t, outerRun("--arch", "ps", "--shards", "2", "--mode", "ssgd local=4 outer=nesterov(0.8,0.5)", "--clip", "0.5")...)
+		for _, args := range [][]string{
+			{"--arch", "ps", "--mode", "ssgd local=4 outer=delayed(0.8,0.5)"}, {"--arch", "ps", "--mode", "ssgd local=4 outer=lookahead(0.8,0.5)"},
+			{"--arch", "allreduce", "--mode", "ssgd local=4 outer=nesterov(0.8,0.5)"}, {"--arch", "ps", "--baseline", "diloco:steps=4,outer-lr=0.5,outer-momentum=0.8"},
+		} {
+			other, _ := jobtest.Run(t, outerRun(append(args, "--clip", "0.5")...)...)
+			if d := apart(t, base, other); !(d < 1e-5) {
+				t.Errorf("%v: %.2g apart", args, d)
+			}
+		}
+	})
+	t.Run("codecs", func(t *testing.T) {
+		t.Parallel()
+		base, _ := jobtest.Run(t, outerRun("--mode", "ssgd local=4 outer=nesterov(0.5,0.7)", "--optimizer", "sgd")...)
+		for _, codec := range []string{"int2", "topk=0.1"} {
+			r, _ := jobtest.Run(t, outerRun("--mode", "ssgd local=4 outer=nesterov(0.5,0.7)", "--optimizer", "sgd", "--compress", codec)...)
+			if d := apart(t, base, r); !(d < 0.5) {
+				t.Errorf("%s: %.2g apart", codec, d)
+			}
+			r, _ = jobtest.Run(t, outerRun("--mode", "x=2 grace=20ms local=4 steps=speed outer=delayed(0.5,0.7)", "--optimizer", "sgd", "--compress", codec)...)
+			if r.Samples != 3*24*4 {
+				t.Errorf("%s: %d samples", codec, r.Samples)
+			}
+		}
+	})
+}
+
+// A job that resumes has the velocity of its outer steps: with an inner optimiser that remembers nothing it has the
+// bits of one that was never stopped. Another rule is refused, with exit code 78.
+func TestOuterStepsResume(t *testing.T) {
+	jobtest.AboutNumbers(t)
+	for _, arch := range []string{"ps", "allreduce"} {
+		args := []string{"--arch", arch, "--workers", "2", "--model", "softmax", "--dataset", "digits:n=96,test=16", "--batch", "4", "--optimizer", "sgd", "--lr", "0.05", "--eval-every", "0"}
+		mode := []string{"--mode", "ssgd local=4 outer=nesterov"}
+		whole, _ := jobtest.Run(t, append(append(args, mode...), "--steps", "24")...)
+		half, _ := jobtest.Run(t, append(append(args, mode...), "--steps", "12")...)
+		rest, _ := jobtest.Run(t, append(append(args, mode...), "--steps", "24", "--resume", half.Checkpoint)...)
+		if d := apart(t, whole, rest); d != 0 {
+			t.Errorf("%s: %.2g apart after a resume", arch, d)
+		}
+		other := append(append([]string{"run"}, args...), "--steps", "36", "--resume", half.Checkpoint, "--mode", "ssgd local=4 outer=nesterov(0.5,0.7)", "--out", t.TempDir(), "--listen", "127.0.0.1:0")
+		out, err := exec.Command(jobtest.Star(t), other...).CombinedOutput()
+		if e, ok := err.(*exec.ExitError); !ok || e.ExitCode() != 78 || !strings.Contains(string(out), "outer=nesterov(0.9,0.7)") {
+			t.Errorf("%s: resuming with another rule ends with %v\n%s", arch, err, out)
+		}
+	}
+}
+
+// What is wrong with a plan of outer steps is a usage error that names it.
+func TestOuterStepsRefused(t *testing.T) {
+	for _, c := range []struct {
+		mode, says string
+		more       []string
+	}{
+		{"ssgd outer=nesterov", "needs local steps: add local=H", nil},
+		{"ssgd local=4 outer=nesterov(1,0.7)", "momentum 1 is not in 0..0.9999", nil},
+		{"ssgd local=4 steps=speed", "steps=speed needs", nil},
+		{"ssgd local=64 outer=nesterov", "more than the epoch of 96: use local=24 or less", nil},
+		{"ssgd local=4", "add outer=nesterov to the mode", []string{"--compress", "int2"}},
+		{"x=2 grace=1s", "grace needs a group with a quorum", nil},
+		{"x=1 local=4 outer=nesterov", "all-reduce needs one ring in which all members wait", []string{"--arch", "allreduce"}},
+	} {
+		args := append([]string{"run", "--workers", "2", "--model", "softmax", "--dataset", "digits:n=96,test=16", "--batch", "4", "--steps", "4", "--out", t.TempDir(), "--listen", "127.0.0.1:0", "--mode", c.mode}, c.more...)
+		out, err := exec.Command(jobtest.Star(t), args...).CombinedOutput()
+		if e, ok := err.(*exec.ExitError); !ok || e.ExitCode() != 2 || !strings.Contains(string(out), c.says) {
+			t.Errorf("%s %v: ends with %v, want exit code 2 and %q\n%s", c.mode, c.more, err, c.says, out)
+		}
+	}
+}
