@@ -2,7 +2,7 @@ package runlog
 
 // A line's type of each entry. Its order is that of docs/files.md.
 var kinds = []Entry{
-	Start{}, Join{}, Train{}, Record{}, Sampled{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Gain{}, Set{}, Predictor{},
+	Start{}, Join{}, Train{}, Record{}, Sampled{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Slowdown{}, Gain{}, Set{}, Predictor{},
 	Leave{}, Aside{}, Eval{}, Checkpoint{}, Memory{}, Pace{}, Move{}, Replica{}, Shift{}, Validation{}, Judgement{}, Short{}, Enough{}, Term{}, Recall{}, Gap{}, Stop{}, Summary{},
 }
 
@@ -21,6 +21,7 @@ func (Heard) kind() string       { return "heard" }
 func (Late) kind() string        { return "late" }
 func (Admission) kind() string   { return "admission" }
 func (Verdict) kind() string     { return "verdict" }
+func (Slowdown) kind() string    { return "slowdown" }
 func (Gain) kind() string        { return "gain" }
 func (Set) kind() string         { return "set" }
 func (Predictor) kind() string   { return "predictor" }

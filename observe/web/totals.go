@@ -20,6 +20,8 @@ type Totals struct {
 	Between    time.Duration            // all of these intervals
 	Dropped    map[string]int64         // gradients that were thrown away: late, or poison (they do not belong)
 	Episodes   map[Episode]int64        // times that a worker became slow, by the first reported cause
+	Slowdowns  map[string]int64         // times that all workers together became slower than before, by the first cause
+	JobSlow    float64                  // by how many times they are now; 1: they are not
 	Slow       map[star.Worker]string   // slow workers, and why
 	Lost       map[star.Worker]float64  // seconds that others waited while this worker was the slowest
 	Slowdown   map[star.Worker]float64  // a worker's own time over the median of all; of a slow worker as in the verdict
@@ -56,6 +58,7 @@ type counted struct {
 	dropped   map[string]int64
 	poisoned  map[star.Worker]bool // since its last gradient
 	episodes  map[Episode]int64
+	slowdowns map[string]int64
 	lost      map[star.Worker]float64
 	gain      map[string]runlog.Number
 	saved     time.Duration
@@ -98,11 +101,14 @@ func (s *State) Totals() Totals {
 	c := &s.counted
 	t := Totals{
 		Program: s.start.Program, Job: s.start.Job, Arch: "ps", Updates: c.updates, Intervals: c.intervals, Between: c.between, Failures: c.failures, Term: s.term,
-		Dropped: maps.Clone(c.dropped), Episodes: maps.Clone(c.episodes), Lost: maps.Clone(c.lost), Gain: maps.Clone(c.gain),
+		Dropped: maps.Clone(c.dropped), Episodes: maps.Clone(c.episodes), Slowdowns: maps.Clone(c.slowdowns), JobSlow: 1, Lost: maps.Clone(c.lost), Gain: maps.Clone(c.gain),
 		Slow: map[star.Worker]string{}, Slowdown: map[star.Worker]float64{}, Copies: map[int]Copies{},
 	}
 	if s.ring {
 		t.Arch = "allreduce"
+	}
+	if x := s.slowJob(); x != nil {
+		t.JobSlow = x.factor.Value()
 	}
 	if s.train != nil {
 		t.Model = s.train.Model
