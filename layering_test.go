@@ -66,6 +66,7 @@ var rooms = []struct {
 	{"star/worker/launch", "star/train/checkpoint star/worker/configure star/job/process star/internal/settings star/job star/worker star/job/options", "", "programs of others as workers: links no model of ours"},
 	{"star/server", "star star/internal/exitcode star/train/checkpoint star/internal/compress star/coord star/coord/election star/coord/session star/internal/build star/job/combinations star/internal/defaults star/coord/pilot star/job/process star/job star/modes star/modes/auto star/modes/price star/modes/baseline star/cluster/placement star/ps star/ps/rule star/cluster/resource star/cluster/resource/actuate star/cluster/resource/host star/runlog star/runlog/parts star/straggler star/train star/train/data star/internal/kernel star/train/net star/train/optim star/transport star/transport/wire", "", "a server: knows neither settings nor workers"},
 	{"star/server/outside", "star/cluster star/coord star/job star/job/process star/job/tenant star/server star/transport/wire", "", "connects a server with gossip and the resource service"},
+	{"star/observe/compare", "star star/observe/explain star/runlog", "net os sync context math/rand math/rand/v2", "pure: what differs between two runs follows from their logs"},
 	{"star/observe/doctor", "star star/internal/exitcode star/transport star/transport/wire star/internal/defaults star/internal/settings", "", "looks at hosts"},
 	{"star/observe/explain", "star star/modes star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
 	{"star/observe/export", "star star/runlog", "net os sync context math/rand math/rand/v2", "pure: files for other tools follow from a log"},
@@ -333,7 +334,7 @@ var links = []struct{ pkg, rooms, why string }{
 	{"github.com/hashicorp/memberlist", "cmd worker/launch cluster job/tenant worker/configure server/outside", "workers, servers and models take part in no gossip by themselves"},
 	{"github.com/prometheus/client_golang/prometheus", "cmd", "programs have /metrics"},
 	{"github.com/miekg/dns", "cmd worker/launch cluster job/tenant worker/configure server/outside", "memberlist links it"},
-	{"golang.org/x/image/font/sfnt", "cmd bench observe/explain", "pictures"},
+	{"golang.org/x/image/font/sfnt", "cmd bench observe/explain observe/compare", "pictures; compare reads stories, which explain can draw"},
 	{pkg: "star/cmd/internal/chaos", rooms: "cmd/internal/chaos cmd/star-chaos cmd/tests", why: "the programs of users contain nothing that breaks jobs"},
 }
 

@@ -109,6 +109,9 @@ func (e PaceEvent) String() string {
 	if e.Kind == Recovered {
 		return fmt.Sprintf("the job is as fast as before again since %s (%.1fx slow since %s: %v)", brief(e.Until), e.Factor, brief(e.Since), e.Cause)
 	}
+	if e.Kind == Changed {
+		return strings.Replace(e.Slowdown.String(), "the job is ", "the job is still ", 1)
+	}
 	return e.Slowdown.String()
 }
 
