@@ -7,6 +7,7 @@ import (
 	"star/coord/engine"
 	"star/coord/evaluate"
 	"star/coord/length"
+	"star/coord/measure"
 	"star/coord/traffic"
 	"star/internal/poison"
 	"star/runlog"
@@ -66,6 +67,13 @@ func (c *Coordinator) tryStart() {
 	c.journal.Note(line)
 	c.log.Info("training started", "workers", c.engine.View().Live(), "shards", c.placing.Len(), "parameters", c.members.Terms.Hello().Params,
 		"model", c.members.Terms.Hello().Model, "data", c.members.Terms.Enrolled().Data, "mode", c.words(c.cfg.Plan))
+	c.measured.pace = measure.NewPace(c.cfg.MaxWorkers, !c.arch.Sharded())
+	c.measured.pace.Plan(pacePlan(now.Plan))
+	for w, p := range c.peers.workers {
+		if p != nil {
+			c.measured.pace.Join(star.Worker(w), p.conn.RemoteAddr())
+		}
+	}
 	c.caution()
 	c.measured.remember(&c.journal, at, c.cfg.Remember, c.cfg.MaxWorkers)
 	if c.takeover.On() {

@@ -186,6 +186,13 @@ func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 		line.Predicted = runlog.Number(math.NaN())
 	}
 	c.journal.Note(line)
+	c.measured.pace.Plan(pacePlan(p))
 	c.log.Info("mode changed", "from", c.words(from), "to", c.words(p), "why", line.Why)
 	return c.carry(c.engine.Install(p))
+}
+
+// pacePlan is a plan as steps are compared under it: with any shares, because their times are those of a sample.
+func pacePlan(p modes.Plan) string {
+	p.Shares = nil
+	return p.String()
 }

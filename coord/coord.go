@@ -135,6 +135,7 @@ type chosen struct {
 // measured has the figures for the status and the result. Nothing in it decides what the engine does.
 type measured struct {
 	stats    measure.Totals
+	pace     measure.Pace
 	result   runlog.Result
 	aside    int           // how many of the engine's list are in the run log
 	line     runlog.Record // reused by arrived for each line

@@ -461,6 +461,7 @@ type fakeWorker struct {
 	step    int64
 	used    []Span // batches
 	pace    time.Duration
+	times   bool // its records have its computing time
 
 	norm2   float64 // of its gradients
 	change  float64 // of each gradient from the previous one; 0: not reported
@@ -585,6 +586,9 @@ func (f *fakeWorker) train() error {
 			return nil
 		}
 		rec := star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: r.Count, Loss: 1, Norm2: f.norm2}
+		if f.times {
+			rec.Compute = f.pace
+		}
 		if f.change != 0 && f.step > 0 {
 			rec.Telemetry.Set(star.GradChange, f.change)
 		}

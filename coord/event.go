@@ -318,10 +318,23 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		c.journal.Record(&c.measured.line)
 		c.measured.memory.Add(&r)
 		c.measured.stats.Observe(&r)
+		c.comparePace(&r)
 		c.flow.auto.Observe(&r)
 		c.flow.pacer.Observe(&r)
 	}
 	p.last, p.pushed = r, time.Now()
 	p.measured.Arrived(&r, c.arch.Busy(r))
 	return c.carry(orders)
+}
+
+// comparePace compares the job with its own past, without steps beside an evaluation or a checkpoint.
+func (c *Coordinator) comparePace(r *star.Record) {
+	if c.rounds.Open() || c.saves.Open() {
+		return
+	}
+	at := c.journal.Elapsed()
+	for _, line := range c.measured.pace.Observe(at, r) {
+		c.journal.WriteAt(at, line)
+		c.log.Warn("job pace changed", "event", line.Event, "part", line.Part, "cause", line.Cause, "says", line.Says)
+	}
 }

@@ -183,6 +183,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 		line.Start, line.Count = a.Start, a.Count
 	}
 	c.journal.Note(line)
+	c.measured.pace.Leave(star.Worker(p.rank))
 	// in full: it may be the reason why the job ends
 	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", transport.OneLine(why))
 	orders := c.engine.Leave(star.Worker(p.rank))

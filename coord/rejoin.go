@@ -43,6 +43,7 @@ func (c *Coordinator) enter(p *peer) {
 	c.peers.workers[w] = p
 	at := c.journal.Elapsed()
 	line := runlog.Join{Worker: w, Peer: p.conn.RemoteAddr()}
+	c.measured.pace.Join(w, line.Peer)
 	c.journal.WriteAt(at, line)
 	orders := c.engine.Join(w, c.peers.takesOthers(p))
 	c.journal.Tell(at, line)

@@ -47,7 +47,7 @@ func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.journal.Elapsed().Seconds(),
 		Loss: runlog.Number(c.measured.stats.Loss()), TestLoss: c.measured.result.TestLoss, TestAcc: c.measured.result.TestAccuracy, Switches: c.measured.stats.Switches,
-		Auto: c.journal.Followed() && !c.choice.mode.ByHand(), Stragglers: c.choice.verdicts.Texts(), Refused: c.choice.permits.Refused(),
+		Auto: c.journal.Followed() && !c.choice.mode.ByHand(), Stragglers: c.choice.verdicts.Texts(), Slowdown: c.measured.pace.Slow(), Refused: c.choice.permits.Refused(),
 	}
 	s.Servers, s.Shards = c.placed()
 	if c.cfg.Shift {

@@ -197,6 +197,22 @@ type (
 		Text    string        `json:"text"`                // all of it in one line
 	}
 
+	// Slowdown says that all workers together take longer for their steps than in the job's own past, or no longer do
+	// ([stragglers.md](stragglers.md#against-itself)).
+	Slowdown struct {
+		Event    string     `json:"event" check:"given"`   // `slow`, `changed` (another part or cause), `recovered`
+		Since    Seconds    `json:"since"`                 // beginning, on the run's clock
+		Until    Seconds    `json:"until,omitempty"`       // `recovered`: end
+		Workers  int        `json:"workers" check:"min=0"` // that take longer; of more than 64 workers some are looked at
+		Hosts    []string   `json:"hosts"`                 // of these workers
+		Slowdown Number     `json:"slowdown"`              // time of a step without waiting for others, divided by that of the past
+		Part     string     `json:"part"`                  // that has grown most: `load`, `compute`, `push` (all-reduce: the exchange) or `pull`
+		Parts    []Grown    `json:"parts"`                 // list of `{part, now, before}`, in seconds
+		Cause    string     `json:"cause"`                 // as in `verdict`
+		Evidence []Evidence `json:"evidence"`              // as in `verdict`; `other` is the past
+		Says     string     `json:"says"`                  // all of it in a sentence
+	}
+
 	// Gain is, with `--mode auto` and automatic trees, the effect of the last change after its trial.
 	Gain struct {
 		Plan      string `json:"plan" check:"given"`           // mode on trial
@@ -358,4 +374,11 @@ type Evidence struct {
 	Value Number `json:"value"`
 	Other Number `json:"other"` // of workers that are not slow
 	Text  string `json:"text"`
+}
+
+// Grown is a part of a step in a Slowdown.
+type Grown struct {
+	Part   string `json:"part"`
+	Now    Number `json:"now"`
+	Before Number `json:"before"`
 }

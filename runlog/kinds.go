@@ -2,7 +2,7 @@ package runlog
 
 // A line's type of each entry. Its order is that of docs/files.md.
 var kinds = []Entry{
-	Start{}, Join{}, Train{}, Record{}, Sampled{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Hang{}, Gain{}, Set{}, Predictor{},
+	Start{}, Join{}, Train{}, Record{}, Sampled{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Hang{}, Slowdown{}, Gain{}, Set{}, Predictor{},
 	Leave{}, Aside{}, Eval{}, Checkpoint{}, Memory{}, Pace{}, Move{}, Replica{}, Shift{}, Validation{}, Judgement{}, Short{}, Enough{}, Term{}, Recall{}, Gap{}, Stop{}, Summary{},
 }
 
@@ -22,6 +22,7 @@ func (Late) kind() string        { return "late" }
 func (Admission) kind() string   { return "admission" }
 func (Verdict) kind() string     { return "verdict" }
 func (Hang) kind() string        { return "hang" }
+func (Slowdown) kind() string    { return "slowdown" }
 func (Gain) kind() string        { return "gain" }
 func (Set) kind() string         { return "set" }
 func (Predictor) kind() string   { return "predictor" }

@@ -66,6 +66,7 @@ func entries() []Line {
 		{T: 3 * s, Entry: Admission{"asgd", true, "ssgd", "w", 3}},
 		{T: 3 * s, Entry: Verdict{2, "slow", 9, 5, 0, 2.5, "steal", []Evidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
 		{T: 3 * s, Entry: Verdict{2, "recovered", 19, 5, 16, of(math.NaN()), "steal", nil}},
+		{T: 3 * s, Entry: Slowdown{"slow", 1, 0, 4, []string{"a", "b"}, 1.9, "compute", []Grown{{"compute", 0.2, 0.1}}, "quota", []Evidence{{"throttled", 0.5, 0, "CPU quota"}}, "the job is slow"}},
 		{T: 4 * s, Entry: Hang{"begun", 2, "all_reduce", 12, "float32[4]", "g", []star.Worker{0, 2}, []star.Worker{1}, []HangRank{{1, "own code", "a.py:1 in f", "", "is in a.py:1 in f", []string{"a.py:1 in f"}}}, "", "t"}},
 		{T: 4 * s, Entry: Gain{"x=2", 0.375, -0.125, true}},
 		{T: 4 * s, Entry: Set{"mode-gain", 0.25, 0.125, "star ctl"}},

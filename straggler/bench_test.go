@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	G "gorgonia.org/gorgonia"
 
@@ -102,4 +103,22 @@ func BenchmarkRollOut(b *testing.B) {
 			rollWindow(n, x, 25, 8, 30)
 		}
 	})
+}
+
+// A record of one of eight workers, with all metrics of a host.
+func BenchmarkPace(b *testing.B) {
+	p, err := NewPace(Config{Workers: 8})
+	if err != nil {
+		b.Fatal(err)
+	}
+	r := star.Record{Samples: 32, Compute: 90 * time.Millisecond, Push: 5 * time.Millisecond, CPU: 1}
+	for m := range star.Quota {
+		r.Telemetry.Set(m, 0.1)
+	}
+	at := time.Duration(0)
+	for i := 0; b.Loop(); i++ {
+		r.Worker, r.Step = star.Worker(i%8), int64(i/8)
+		at += 12 * time.Millisecond
+		p.Observe(at, &r)
+	}
 }

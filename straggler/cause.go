@@ -116,7 +116,9 @@ func (p *profile) add(s *sample) {
 		p.count[m] *= keep
 		if v, ok := s.rec.Telemetry.Get(m); ok {
 			p.count[m]++
-			p.metric[m] += (v - p.metric[m]) / p.count[m]
+			if p.metric[m] += (v - p.metric[m]) / p.count[m]; m == star.GPUThrottle { // bits
+				p.metric[m] = v
+			}
 		}
 	}
 	p.behind *= keep
@@ -181,6 +183,15 @@ type grounds struct {
 	calm     float64 // the share of the worker's iterations that are like those of the others
 	beyond   int     // number of the last iterations that are beyond the others'
 	last     int     // number of the last iterations
+	past     bool    // ref is the job's own past, and not other workers
+}
+
+// than names ref in evidence.
+func (g *grounds) than() string {
+	if g.past {
+		return "before"
+	}
+	return "others"
 }
 
 // claim is a possible cause and how much of the lost time it explains. Its evidence is expensive
@@ -345,7 +356,7 @@ func (g *grounds) heldGPU() []Evidence {
 	}
 	text := "GPU held back: " + strings.Join(names, ", ")
 	if clock, usual := g.bad.mean(star.GPUClock), g.ref.mean(star.GPUClock); clock > 0 && usual > 0 {
-		text = fmt.Sprintf("GPU at %.0f MHz, others %.0f: %s", clock, usual, strings.Join(names, ", "))
+		text = fmt.Sprintf("GPU at %.0f MHz, %s %.0f: %s", clock, g.than(), usual, strings.Join(names, ", "))
 	}
 	return []Evidence{g.measured(star.GPUThrottle, text)}
 }
@@ -414,14 +425,22 @@ func (g *grounds) byPart(claims []claim) []claim {
 // offProcessor reports whether a worker had less of a processor while it computed than the others.
 func offProcessor(cpu, usual float64) bool { return cpu < 0.85*usual }
 
+var partNames = [parts]string{"load", "compute", "push", "pull"}
+
 // grown is a part of the time as evidence.
 func (g *grounds) grown(p part, before, after string) Evidence {
-	name := [parts]string{"load", "compute", "push", "pull"}[p]
+	name := partNames[p]
 	return Evidence{What: name, Value: g.bad.part[p], Other: g.ref.part[p],
-		Text: fmt.Sprintf("%s%s %s, others %s%s", before, name, span(g.bad.part[p]), span(g.ref.part[p]), after)}
+		Text: fmt.Sprintf("%s%s %s, %s %s%s", before, name, span(g.bad.part[p]), g.than(), span(g.ref.part[p]), after)}
 }
 
-func (g *grounds) loaded() []Evidence { return []Evidence{g.grown(load, "slow data: ", "")} }
+func (g *grounds) loaded() []Evidence {
+	es := []Evidence{g.grown(load, "slow data: ", "")}
+	if io := g.bad.above(&g.ref, star.IOWait); g.past && io > 0.05 {
+		es = append(es, g.measured(star.IOWait, fmt.Sprintf("hosts waited for disks %s of the time, before %s", percent(g.bad.mean(star.IOWait)), percent(max(g.ref.metric[star.IOWait], 0)))))
+	}
+	return es
+}
 
 func (g *grounds) sent() []Evidence {
 	return []Evidence{g.grown(out, "network out: ", speed(g.bad.netOut, g.bad.part[out]))}
@@ -434,10 +453,12 @@ func (g *grounds) received() []Evidence {
 func (g *grounds) computed() []Evidence {
 	es := []Evidence{g.grown(compute, "", "")}
 	if n, r := g.bad.samples, g.ref.samples; r > 0 && n > 1.1*r {
-		es = append(es, Evidence{What: "samples", Value: n, Other: r, Text: fmt.Sprintf("%.0f samples, others %.0f", n, r)})
+		es = append(es, Evidence{What: "samples", Value: n, Other: r, Text: fmt.Sprintf("%.0f samples, %s %.0f", n, g.than(), r)})
 	}
 	if cpu, usual := g.bad.mean(star.ComputeCPU), g.ref.mean(star.ComputeCPU); offProcessor(cpu, usual) { // not for NaN
 		es = append(es, g.measured(star.ComputeCPU, fmt.Sprintf("blocked in its own code (sleep, I/O, lock or device) for %.0f %% of it", 100*(1-cpu/usual))))
+	} else if g.past && cpu > 0.5 { // a host that waits for a GPU says nothing of it
+		es = append(es, g.measured(star.ComputeCPU, "with as much of a processor as before: slower processors or memory, or more work for each sample"))
 	}
 	return es
 }

@@ -19,6 +19,8 @@
 // reference, and from the telemetry of process, host and GPU, while the worker is slow; it has the
 // numbers as evidence ([Verdict]), and is named only when it explains clearly more than the next one.
 //
+// [Pace] compares the job with its own past, for times in which all workers slow down together.
+//
 // [NewLast], [EWMA] and [LSTM] predict every worker's next times, [Contest] chooses among them
 // by their recent errors. The LSTM is that of the artefact (two layers, a head that
 // predicts the resources, and a perceptron that predicts the time from these), with

@@ -45,6 +45,7 @@ type Status struct {
 	Short      int              `json:"short,omitempty"`
 	Auto       bool             `json:"auto"`                 // a pilot changes the mode
 	Stragglers []string         `json:"stragglers,omitempty"` // the pilot's verdicts on slow workers
+	Slowdown   string           `json:"slowdown,omitempty"`   // that all workers together are slower than before
 	Refused    *advisor.Refusal `json:"refused,omitempty"`    // a mode that was refused; nil without one
 
 	Noise   NoiseStatus    `json:"noise"`

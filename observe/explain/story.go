@@ -41,6 +41,7 @@ type Story struct {
 
 	Workers  []WorkerSummary
 	Episodes []Episode // by their beginning
+	Together []Together
 	Changes  []Change
 	Sets     []Threshold
 	Odd      []straggler.Event // impossible values that were not used
@@ -98,6 +99,15 @@ type Hang struct {
 type Short struct {
 	T, Until       time.Duration // Until 0: to the end
 	Workers, Least int           // that were there; that it wants
+}
+
+// Together is a time in which all workers together were slower than before.
+type Together struct {
+	Since, Until    time.Duration
+	Open            bool // at the end of the log
+	Causes          []string
+	runlog.Slowdown // its last line before the end
+	factor          runlog.Factor
 }
 
 // Poisoned is the gradients of one worker that did not belong, for one cause (package poison). Of reversed ones only
@@ -281,6 +291,10 @@ func (t *Teller) Add(l runlog.Line) error {
 		} else {
 			t.told.slow(m)
 		}
+	case runlog.Slowdown:
+		s.together(e)
+	case runlog.Term: // of another coordinator, which begins to compare
+		s.apart(l.T, false)
 	case runlog.Poison:
 		s.poisoned(e)
 	case runlog.Short:
@@ -341,6 +355,31 @@ func (t *Teller) Add(l runlog.Line) error {
 		s.End = &r
 	}
 	return nil
+}
+
+// together processes a line about all workers together.
+func (s *Story) together(e runlog.Slowdown) {
+	if e.Event == straggler.Recovered.String() {
+		s.apart(e.Until.Duration(), false)
+		return
+	}
+	n := len(s.Together)
+	if n == 0 || !s.Together[n-1].Open {
+		s.Together, n = append(s.Together, Together{Since: e.Since.Duration(), Open: true}), n+1
+	}
+	x := &s.Together[n-1]
+	x.Slowdown = e
+	x.factor.Add(float64(e.Slowdown))
+	if text := e.Part + ": " + e.Cause; !slices.Contains(x.Causes, text) {
+		x.Causes = append(x.Causes, text)
+	}
+}
+
+// apart ends the last slowdown of all workers, unless it has ended; open: with the log.
+func (s *Story) apart(at time.Duration, open bool) {
+	if n := len(s.Together); n > 0 && s.Together[n-1].Open {
+		s.Together[n-1].Until, s.Together[n-1].Open = at, open
+	}
 }
 
 // poisoned processes a faulty gradient.
@@ -466,6 +505,7 @@ func (t *Teller) Story(read runlog.Contents) *Story {
 		from.end(star.Worker(i), &s.Workers[i], s.Ended, true)
 	}
 	s.Episodes = from.done
+	s.apart(s.Ended, true)
 	slices.SortStableFunc(s.Episodes, func(a, b Episode) int {
 		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Worker, b.Worker))
 	})
@@ -473,6 +513,9 @@ func (t *Teller) Story(read runlog.Contents) *Story {
 		s.finish(&s.Episodes[i])
 	}
 	for _, e := range s.Episodes {
+		s.marks = append(s.marks, e.Since, e.Until)
+	}
+	for _, e := range s.Together {
 		s.marks = append(s.marks, e.Since, e.Until)
 	}
 	for _, c := range s.Changes {

@@ -261,6 +261,29 @@ func TestTheJobsOwnWords(t *testing.T) {
 	}
 }
 
+// Times in which all workers were slow together are in the story; the last one lasts to the end of the log.
+func TestTogether(t *testing.T) {
+	l := newLog("ps")
+	l.rounds(30, 1, 1, 1, 1)
+	l.say(`{"type":"slowdown","t":%g,"event":"slow","since":10,"workers":4,"hosts":["a","b"],"slowdown":2,"part":"load","cause":"data","evidence":[{"what":"load","value":2,"other":1,"text":"slow data: load 2 s, before 1 s"}]}`, l.t)
+	l.say(`{"type":"slowdown","t":%g,"event":"changed","since":10,"workers":4,"hosts":["a","b"],"slowdown":2,"part":"compute","cause":"steal","evidence":[{"what":"steal","value":0.5,"other":0,"text":"CPU steal 50 %%"}]}`, l.t)
+	l.say(`{"type":"slowdown","t":%g,"event":"recovered","since":10,"until":25,"workers":4,"hosts":[],"slowdown":2,"part":"compute","cause":"steal"}`, l.t)
+	l.say(`{"type":"slowdown","t":%g,"event":"slow","since":26,"workers":4,"hosts":[],"slowdown":1.5,"part":"push","cause":"unknown","evidence":[{"what":"push","value":2,"other":1,"text":"computing or network out"}]}`, l.t)
+	s := l.story(t)
+	var b strings.Builder
+	if err := s.Text(&b, View{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"all workers on a, b 2.0x slow together, against the job's own past, from 10 s (15 s): CPU steal 50 % (in turn: load: data, compute: steal)\n",
+		"all workers 1.5x slow together, against the job's own past, from 26 s (5.0 s, to the end): unknown: computing or network out\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
 // In an all-reduce the exchanges of all ranks end together: what is longer than the shortest is a wait.
 func TestRingWaits(t *testing.T) {
 	l := newLog("allreduce")

@@ -285,6 +285,9 @@ func (s *Story) told(b *strings.Builder) {
 	for _, e := range s.Episodes {
 		fmt.Fprintf(b, "%s\n", s.line(e))
 	}
+	for _, e := range s.Together {
+		fmt.Fprintf(b, "%s\n", e)
+	}
 	for _, p := range s.Poison {
 		fmt.Fprintf(b, "%s\n", p)
 	}
@@ -444,6 +447,30 @@ func (s *Story) line(e Episode) string {
 		action = "mode " + c.Plan + gains(c)
 	}
 	return fmt.Sprintf("w%d%s slow, it %d–%d (%s%s): %s → %s; others waited %s", e.Worker, slowdown, e.From, e.To, took(e.Until-e.Since), end, text, action, took(e.Waited))
+}
+
+// String is a line of the story.
+func (e Together) String() string {
+	var ts []string
+	for _, x := range e.Evidence {
+		ts = append(ts, x.Text)
+	}
+	where := ""
+	if len(e.Hosts) > 0 {
+		where = " on " + strings.Join(e.Hosts, ", ")
+	}
+	end := ""
+	if e.Open {
+		end = ", to the end"
+	}
+	text := strings.Join(ts, ", ")
+	if e.Cause == "unknown" {
+		text = "unknown: " + text
+	}
+	if len(e.Causes) > 1 {
+		text += " (in turn: " + strings.Join(e.Causes, ", ") + ")"
+	}
+	return fmt.Sprintf("all workers%s %.1fx slow together, against the job's own past, from %s (%s%s): %s", where, e.factor.Value(), took(e.Since), took(e.Until-e.Since), end, text)
 }
 
 // gains is what a change was to bring, and did; empty if neither is known.

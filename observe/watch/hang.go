@@ -17,8 +17,8 @@ import (
 // for does nothing that could end the wait (see atWork). T is ten median steps, at least 15 s.
 const (
 	hangSteps = 10
-	busyTimes = 4  // T for which a rank that uses a processor or disks may make others wait
-	firstBusy = 20 // the same before the first step, when programs load data and compile
+	busyTimes = 4   // T for which a rank that uses a processor or disks may make others wait
+	firstBusy = 20  // the same before the first step, when programs load data and compile
 	active    = 0.1 // processors, used or waited for
 	activeIO  = 1e5 // bytes per second
 	progress  = 0.8 // of T: a rank that has finished something since then makes progress

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/measure"
 	"star/runlog"
 	"star/straggler"
 )
@@ -36,6 +37,7 @@ type Head struct {
 	offset   int64 // of the steps of processes that were started again
 	newest   int64 // of those that are complete
 	history  history
+	pace     measure.Pace
 	last     time.Duration // of the last line
 	version  int64
 	samples  int64
@@ -209,6 +211,7 @@ func (h *Head) complete(of []*came) {
 		records[c.Rank] = rec
 		h.log.Record(h.last, &runlog.Record{Record: rec, Start: -1})
 		events = append(events, h.detector.Observe(rec)...)
+		h.comparePace(&rec)
 	}
 	for w, rec := range records {
 		fire.Workers = append(fire.Workers, star.Worker(w))
@@ -265,6 +268,7 @@ func (h *Head) begin(of []*came) {
 	h.writePending()
 	// cannot fail: there is a rank
 	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Collective: true, Stops: true})
+	h.beginPace()
 	h.history = history{n: len(of), batch: batch, momentum: first.Momentum, sharded: first.sharded()}
 }
 

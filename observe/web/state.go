@@ -19,33 +19,34 @@ import (
 // depend on the length of the job: series have a fixed number of intervals, which become longer as
 // the job does. It is used by one goroutine.
 type State struct {
-	start    runlog.Start
-	ring     bool
-	watched  bool // the job is not STAR's: it has no known end and no checkpoints
-	train    *runlog.Train
-	end      *runlog.Result
-	now      time.Duration
-	began    time.Duration
-	samples  int64
-	updates  int64
-	workers  []worker
-	modes    []mode
-	episodes []episode
-	open     map[star.Worker]int // index in episodes
-	own      bool                // verdicts are the job's own, as with mode auto, else of detector
-	detector *straggler.Detector
-	evals    []eval
-	saves    []checkpoint
-	copies   map[int]runlog.Replica
-	happened []event
-	term     int64
-	rate     series // samples applied
-	loss     series // sum of losses, number of samples
-	noise    series
-	spent    series // of each worker two columns: its own time, its waits for others
-	wrong    string // why the log cannot be read any further
-	missing  runlog.Missing
-	counted  counted
+	start     runlog.Start
+	ring      bool
+	watched   bool // the job is not STAR's: it has no known end and no checkpoints
+	train     *runlog.Train
+	end       *runlog.Result
+	now       time.Duration
+	began     time.Duration
+	samples   int64
+	updates   int64
+	workers   []worker
+	modes     []mode
+	episodes  []episode
+	open      map[star.Worker]int // index in episodes
+	own       bool                // verdicts are the job's own, as with mode auto, else of detector
+	detector  *straggler.Detector
+	slowdowns []slowdown // times in which all workers were slower than before; the last may be open
+	evals     []eval
+	saves     []checkpoint
+	copies    map[int]runlog.Replica
+	happened  []event
+	term      int64
+	rate      series // samples applied
+	loss      series // sum of losses, number of samples
+	noise     series
+	spent     series // of each worker two columns: its own time, its waits for others
+	wrong     string // why the log cannot be read any further
+	missing   runlog.Missing
+	counted   counted
 }
 
 type worker struct {
@@ -87,6 +88,14 @@ type episode struct {
 	waited, whole time.Duration // by all others, since; of everything that they did
 }
 
+type slowdown struct {
+	since, until time.Duration // until below 0: it is so now
+	factor       runlog.Factor
+	hosts        []string
+	part, cause  string
+	says         string
+}
+
 type eval struct {
 	at             time.Duration
 	version        int64
@@ -119,7 +128,7 @@ const together = 10 * time.Millisecond
 // NewState is the state before the first line.
 func NewState() *State {
 	return &State{open: map[star.Worker]int{}, copies: map[int]runlog.Replica{}, counted: counted{
-		dropped: map[string]int64{}, poisoned: map[star.Worker]bool{}, episodes: map[Episode]int64{}, lost: map[star.Worker]float64{}, missing: map[star.Worker]string{}, gain: map[string]runlog.Number{},
+		dropped: map[string]int64{}, poisoned: map[star.Worker]bool{}, episodes: map[Episode]int64{}, slowdowns: map[string]int64{}, lost: map[star.Worker]float64{}, missing: map[star.Worker]string{}, gain: map[string]runlog.Number{},
 	}}
 }
 
@@ -169,6 +178,8 @@ func (s *State) Line(l runlog.Line) error {
 		}
 	case runlog.Verdict:
 		s.verdict(l.T, e)
+	case runlog.Slowdown:
+		s.together(e)
 	case runlog.Plan:
 		s.judge(e.Plan)
 		s.modes = last(append(s.modes, mode{at: l.T, plan: e.Plan, why: e.Why, predicted: float64(e.Predicted), seen: math.NaN()}), mostChanges)
@@ -227,6 +238,7 @@ func (s *State) Line(l runlog.Line) error {
 		s.happen(l.T, "goes on with %d workers", e.Workers)
 	case runlog.Term:
 		s.term = e.Term
+		s.recoverJob(l.T) // another coordinator begins to compare
 		if e.Over {
 			s.happen(l.T, "another process coordinates now")
 		} else {
@@ -246,6 +258,7 @@ func (s *State) Line(l runlog.Line) error {
 		for w := range s.open {
 			s.recover(w, s.now)
 		}
+		s.recoverJob(s.now)
 	}
 	return nil
 }
@@ -400,6 +413,57 @@ func (s *State) recover(w star.Worker, at time.Duration) {
 	}
 }
 
+// together processes a line about all workers together.
+func (s *State) together(e runlog.Slowdown) {
+	if e.Event == straggler.Recovered.String() {
+		s.recoverJob(e.Until.Duration())
+		return
+	}
+	x := s.slowJob()
+	if x == nil {
+		s.counted.slowdowns[e.Cause]++
+		s.slowdowns = last(append(s.slowdowns, slowdown{since: e.Since.Duration(), until: -1}), mostChanges)
+		x = &s.slowdowns[len(s.slowdowns)-1]
+	}
+	x.factor.Add(float64(e.Slowdown))
+	x.hosts, x.part, x.cause, x.says = e.Hosts, e.Part, e.Cause, texts(e.Evidence)
+}
+
+// slowJob is the present slowdown of all workers; nil: none.
+func (s *State) slowJob() *slowdown {
+	if n := len(s.slowdowns); n > 0 && s.slowdowns[n-1].until < 0 {
+		return &s.slowdowns[n-1]
+	}
+	return nil
+}
+
+func (s *State) recoverJob(at time.Duration) {
+	if x := s.slowJob(); x != nil {
+		x.until = at
+	}
+}
+
+// String is the slowdown without its time.
+func (x *slowdown) String() string {
+	where := ""
+	if len(x.hosts) > 0 {
+		where = " on " + strings.Join(x.hosts, ", ")
+	}
+	verb := "are"
+	if x.until >= 0 {
+		verb = "were"
+	}
+	return fmt.Sprintf("All workers%s %s %.1fx slow together, against the job's own past, mostly in %s: %s", where, verb, x.factor.Value(), x.part, x.says)
+}
+
+func texts(of []runlog.Evidence) string {
+	var says []string
+	for _, v := range of {
+		says = append(says, v.Text)
+	}
+	return strings.Join(says, "; ")
+}
+
 // headline states in one sentence which workers are slow, and the cost.
 func (s *State) headline() (text string, bad bool) {
 	switch {
@@ -415,6 +479,13 @@ func (s *State) headline() (text string, bad bool) {
 		if e := &s.episodes[i]; worst == nil || e.slowdown > worst.slowdown {
 			worst = e
 		}
+	}
+	if x := s.slowJob(); worst == nil && x != nil {
+		return fmt.Sprintf("%s. Since %s ago.", x, brief(s.now-x.since)), true
+	}
+	if n := len(s.slowdowns); worst == nil && len(s.episodes) == 0 && n > 0 {
+		x := &s.slowdowns[n-1]
+		return fmt.Sprintf("%s. For %s.", x, brief(x.until-x.since)), true
 	}
 	if worst == nil {
 		switch n := len(s.episodes); {

@@ -20,6 +20,8 @@ type Totals struct {
 	Between    time.Duration            // all of these intervals
 	Dropped    map[string]int64         // gradients that were thrown away: late, or poison (they do not belong)
 	Episodes   map[Episode]int64        // times that a worker became slow, by the first reported cause
+	Slowdowns  map[string]int64         // times that all workers together became slower than before, by the first cause
+	JobSlow    float64                  // by how many times they are now; 1: they are not
 	Slow       map[star.Worker]string   // slow workers, and why
 	Hangs      int64                    // times that ranks waited for one that did nothing to end the wait
 	Missing    map[star.Worker]string   // ranks that others wait for in a hang that lasts, and what they do
@@ -58,6 +60,7 @@ type counted struct {
 	dropped   map[string]int64
 	poisoned  map[star.Worker]bool // since its last gradient
 	episodes  map[Episode]int64
+	slowdowns map[string]int64
 	lost      map[star.Worker]float64
 	hangs     int64
 	missing   map[star.Worker]string
@@ -102,11 +105,14 @@ func (s *State) Totals() Totals {
 	c := &s.counted
 	t := Totals{
 		Program: s.start.Program, Job: s.start.Job, Arch: "ps", Updates: c.updates, Intervals: c.intervals, Between: c.between, Failures: c.failures, Term: s.term,
-		Dropped: maps.Clone(c.dropped), Episodes: maps.Clone(c.episodes), Lost: maps.Clone(c.lost), Hangs: c.hangs, Missing: maps.Clone(c.missing), Gain: maps.Clone(c.gain),
+		Dropped: maps.Clone(c.dropped), Episodes: maps.Clone(c.episodes), Slowdowns: maps.Clone(c.slowdowns), JobSlow: 1, Lost: maps.Clone(c.lost), Hangs: c.hangs, Missing: maps.Clone(c.missing), Gain: maps.Clone(c.gain),
 		Slow: map[star.Worker]string{}, Slowdown: map[star.Worker]float64{}, Copies: map[int]Copies{},
 	}
 	if s.ring {
 		t.Arch = "allreduce"
+	}
+	if x := s.slowJob(); x != nil {
+		t.JobSlow = x.factor.Value()
 	}
 	if s.train != nil {
 		t.Model = s.train.Model

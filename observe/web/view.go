@@ -36,6 +36,7 @@ type View struct {
 	Left     runlog.Number  `json:"left"` // seconds to the end at that rate
 	Modes    []ViewMode     `json:"modes"`
 	Episodes []ViewEpisode  `json:"episodes"` // times of slow workers
+	Together []ViewTogether `json:"together"` // times in which all workers were slower than before
 	Workers  []ViewWorker   `json:"workers"`
 	Hidden   int            `json:"hidden"` // workers that have no row
 	Series   ViewSeries     `json:"series"`
@@ -69,6 +70,17 @@ type ViewEpisode struct {
 	Cause    string        `json:"cause"`
 	Says     string        `json:"says"`
 	Cost     runlog.Number `json:"cost"` // share of the others' time that they waited meanwhile
+}
+
+// ViewTogether is a time in which all workers together were slower than in the job's own past.
+type ViewTogether struct {
+	Since    float64       `json:"since"`
+	Until    runlog.Number `json:"until"` // null: they are now
+	Slowdown runlog.Number `json:"slowdown"`
+	Hosts    []string      `json:"hosts"`
+	Part     string        `json:"part"`
+	Cause    string        `json:"cause"`
+	Says     string        `json:"says"`
 }
 
 // ViewWorker is a worker: its recent iteration times, in seconds, and its activity in each stretch of the series.
@@ -141,7 +153,7 @@ func (s *State) View() View {
 		Program: s.start.Program, Job: s.start.Job, Began: s.start.Time, Arch: "parameter servers", Notes: append([]string{}, s.start.Notes...),
 		Now: s.now.Seconds(), Samples: s.samples, Updates: s.updates, Term: s.term, Result: s.end,
 		Rate: unknown(), Accuracy: unknown(), Loss: unknown(), Left: unknown(),
-		Modes: []ViewMode{}, Episodes: []ViewEpisode{}, Workers: []ViewWorker{}, Evals: []ViewEval{}, Shards: []ViewShard{}, Saves: []ViewSave{}, Happened: []ViewEvent{},
+		Modes: []ViewMode{}, Episodes: []ViewEpisode{}, Together: []ViewTogether{}, Workers: []ViewWorker{}, Evals: []ViewEval{}, Shards: []ViewShard{}, Saves: []ViewSave{}, Happened: []ViewEvent{},
 	}
 	if s.ring {
 		v.Arch = "all-reduce"
@@ -168,6 +180,14 @@ func (s *State) View() View {
 			x.Cost = runlog.Number(float64(e.waited) / float64(e.whole))
 		}
 		v.Episodes = append(v.Episodes, x)
+	}
+	for i := range s.slowdowns {
+		t := &s.slowdowns[i]
+		x := ViewTogether{Since: t.since.Seconds(), Until: unknown(), Slowdown: runlog.Number(t.factor.Value()), Hosts: list(t.hosts), Part: t.part, Cause: t.cause, Says: t.says}
+		if t.until >= 0 {
+			x.Until = runlog.Number(t.until.Seconds())
+		}
+		v.Together = append(v.Together, x)
 	}
 	s.rows(&v)
 	for _, e := range s.evals {

@@ -103,6 +103,7 @@ func TestHeadline(t *testing.T) {
 		return runlog.Record{Record: star.Record{Worker: w, Step: step, Compute: compute, Wait: wait, Samples: 1}}
 	}
 	slow := runlog.Verdict{Worker: 2, Event: "slow", Step: 9, Since: 7, Slowdown: 3, Cause: "compute", Evidence: []runlog.Evidence{{Text: "compute 30 ms"}}}
+	together := runlog.Slowdown{Event: "slow", Since: 1, Workers: 3, Hosts: []string{"a", "b"}, Slowdown: 2, Part: "load", Cause: "data", Evidence: []runlog.Evidence{{Text: "slow data"}}}
 	for _, c := range []struct {
 		name string
 		log  []runlog.Entry
@@ -115,6 +116,10 @@ func TestHeadline(t *testing.T) {
 		{"over", []runlog.Entry{train, slow, runlog.Verdict{Worker: 2, Event: "recovered", Step: 9, Slowdown: 3}}, "No worker is slow now; 1 slow time so far."},
 		{"left", []runlog.Entry{train, slow, runlog.Leave{Worker: 2, Why: "killed"}}, "No worker is slow now; 1 slow time so far."},
 		{"ended", []runlog.Entry{train, slow, runlog.Verdict{Worker: 2, Event: "recovered", Step: 9, Slowdown: 3}, runlog.Summary{}}, "Worker 2 was 3.0x slow from step 7, for 1.0 s: compute."},
+		{"together", []runlog.Entry{train, together}, "All workers on a, b are 2.0x slow together, against the job's own past, mostly in load: slow data. Since 1.0 s ago."},
+		{"together, and one more", []runlog.Entry{train, together, slow}, "Worker 2 is 3.0x slow since step 7, 0.0 s ago: compute."},
+		{"together, over", []runlog.Entry{train, together, runlog.Slowdown{Event: "recovered", Since: 1, Until: 3}}, "All workers on a, b were 2.0x slow together, against the job's own past, mostly in load: slow data. For 2.0 s."},
+		{"together, taken over", []runlog.Entry{train, together, runlog.Term{Term: 2}}, "All workers on a, b were 2.0x slow together, against the job's own past, mostly in load: slow data. For 2.0 s."},
 		{"failed", []runlog.Entry{train, runlog.Summary{Result: runlog.Result{Error: "no disk"}}}, "The job failed: no disk"},
 	} {
 		if got, _ := script(t, c.log...).headline(); got != c.want {

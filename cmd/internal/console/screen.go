@@ -193,6 +193,9 @@ func (s *Screen) Show(st coord.Status) {
 			text += fmt.Sprintf("  %s worker %d %.1fx %s", slowMark, w.Worker, w.Slowdown, w.Cause)
 		}
 	}
+	if st.Slowdown != "" {
+		text += fmt.Sprintf("  %s %s", slowMark, cut(st.Slowdown, 100))
+	}
 	if st.Short > 0 {
 		text += fmt.Sprintf("  waits for workers, at least %d are wanted (--min-workers)", st.Short)
 	}

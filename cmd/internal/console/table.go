@@ -24,6 +24,9 @@ func Table(s coord.Status, width int) []string {
 		mode = fmt.Sprintf("v%d  noise scale %.0f  mode %s", s.Version, s.Noise.Scale, s.Mode)
 	}
 	line("  %s", mode)
+	if s.Slowdown != "" {
+		line("  %s %s", slowMark, s.Slowdown)
+	}
 	if r := s.Refused; r != nil {
 		line("  %s", refusal(s))
 	}

@@ -12,7 +12,7 @@ import (
 
 // Descriptions of metrics derived from the run log; docs/monitoring.md lists them.
 var logDescs = struct {
-	job, mode, lastUpdate, updates, interval, slowdown, slow, episodes, hangs, missing, lost, gain, dropped, saved, failures, copies, wanted, term *prometheus.Desc
+	job, mode, lastUpdate, updates, interval, slowdown, slow, jobSlow, slowdowns, episodes, hangs, missing, lost, gain, dropped, saved, failures, copies, wanted, term *prometheus.Desc
 }{
 	job:        prometheus.NewDesc("star_job_info", "1; what is trained, and how.", []string{"job", "model", "arch"}, nil),
 	mode:       prometheus.NewDesc("star_mode_info", "1; the mode in force.", []string{"mode"}, nil),
@@ -21,6 +21,8 @@ var logDescs = struct {
 	interval:   prometheus.NewDesc("star_update_interval_seconds", "Time between two updates.", nil, nil),
 	slowdown:   prometheus.NewDesc("star_worker_slowdown_ratio", "The worker's own time for an iteration over the median of all workers; for a slow one that of its verdict.", workerLabel, nil),
 	slow:       prometheus.NewDesc("star_worker_slow", "1 while the worker is slow, by cause.", []string{"worker", "cause"}, nil),
+	jobSlow:    prometheus.NewDesc("star_job_slowdown_ratio", "Time of a step of all workers together over that of the job's own past, while they are slower; else 1.", nil, nil),
+	slowdowns:  prometheus.NewDesc("star_job_slowdowns_total", "Times that all workers together became slower than before, by the first cause found.", []string{"cause"}, nil),
 	episodes:   prometheus.NewDesc("star_straggler_episodes_total", "Times that the worker became slow, by the first cause found.", []string{"worker", "cause"}, nil),
 	hangs:      prometheus.NewDesc("star_hangs_total", "Times that workers waited for one that did nothing to end the wait.", nil, nil),
 	missing:    prometheus.NewDesc("star_worker_missing", "1 while the others wait for the worker in a hang, by what it does.", []string{"worker", "why"}, nil),
@@ -78,6 +80,10 @@ func (f *follower) Collect(out chan<- prometheus.Metric) {
 	}
 	for w, cause := range t.Slow {
 		gauge(d.slow, 1, rank(w), cause)
+	}
+	gauge(d.jobSlow, t.JobSlow)
+	for cause, n := range t.Slowdowns {
+		count(d.slowdowns, float64(n), cause)
 	}
 	for e, n := range t.Episodes {
 		count(d.episodes, float64(n), rank(e.Worker), e.Cause)

@@ -20,6 +20,7 @@ func TestLogMetrics(t *testing.T) {
 {"type":"record","t":2,"worker":0,"step":0,"basis":0,"at":2,"load":0,"compute":0.5,"push":0,"wait":0.25,"pull":0,"transit":0,"samples":1,"loss":1,"norm2":1,"cpu":0,"net_in":0,"net_out":0}
 {"type":"fire","t":2,"seq":1,"version":1,"workers":[0],"staleness":[0],"dropped":[1],"samples":1}
 {"type":"verdict","t":2,"worker":1,"event":"slow","step":1,"since":1,"slowdown":3,"cause":"data","evidence":[]}
+{"type":"slowdown","t":3,"event":"slow","since":1,"workers":2,"hosts":[],"slowdown":2,"part":"load","cause":"data"}
 {"type":"record","t":3,"worker":0,"step":1,"basis":0,"at":2,"load":0,"compute":0.5,"push":0,"wait":0.25,"pull":0,"transit":0,"samples":1,"loss":1,"norm2":1,"cpu":0,"net_in":0,"net_out":0}
 {"type":"gain","t":3,"plan":"x=1","predicted_gain":0.5,"seen_gain":0.25,"reverted":false}
 {"type":"checkpoint","t":3,"id":"c","version":1,"took":1}

@@ -17,7 +17,7 @@ import (
 
 // Commands are the commands of this group.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{topCommand(), explainCommand(), watchCommand(), viewCommand(), reportCommand(), exportCommand(), agentCommand()}
+	return []*cobra.Command{topCommand(), explainCommand(), compareCommand(), watchCommand(), viewCommand(), reportCommand(), exportCommand(), agentCommand()}
 }
 
 func explainCommand() *cobra.Command {

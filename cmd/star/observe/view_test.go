@@ -22,7 +22,7 @@ func TestViewAnswersItsHostsOnly(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- serveView(ctx, l, "127.0.0.1:0", log, new(bytes.Buffer)) }()
+	go func() { done <- serveView(ctx, l, "127.0.0.1:0", []string{log}, new(bytes.Buffer)) }()
 	defer func() { cancel(); <-done }()
 	for host, want := range map[string]int{"": http.StatusOK, "localhost:1": http.StatusOK, "evil.example": http.StatusMisdirectedRequest} {
 		r, err := http.NewRequestWithContext(ctx, "GET", "http://"+l.Addr().String()+"/view.json", nil)

@@ -227,7 +227,7 @@
       cells: [w.rank, w.left ? "has left" : known(w.slow) ? `slow ${w.slow.toFixed(1)}x: ${w.cause}` : "", w.step < 0 ? "–" : w.step, seconds(w.compute), seconds(w.load), v.arch === "all-reduce" ? "–" : seconds(w.net), seconds(w.wait), w.peer].map(String),
     })), "no worker yet");
     text("hidden", v.hidden ? `and ${v.hidden} workers more, which were not slow` : "");
-    fill("t-slow", [["worker", "n"], ["from"], ["to"], ["times", "n"], ["cause"], ["others waited", "n"], ["because", "text"]], v.episodes.slice().reverse().map(e => ({
+    fill("t-slow", [["worker", "n"], ["from"], ["to"], ["times", "n"], ["cause"], ["others waited", "n"], ["because", "text"]], v.episodes.concat(v.together.map(e => ({...e, worker: "all together", cost: null}))).sort((a, b) => b.since - a.since).map(e => ({
       cls: known(e.until) ? "" : "bad",
       cells: [String(e.worker), at(e.since), known(e.until) ? at(e.until) : "now", known(e.slowdown) ? e.slowdown.toFixed(1) : "–", e.cause, percent(e.cost, 0), e.says],
     })), over() ? "" : "no worker was slow");
