@@ -71,6 +71,7 @@ var rooms = []struct {
 	{"star/observe/doctor", "star star/cluster/resource/gpu star/internal/defaults star/internal/durable star/internal/exitcode star/internal/kernel star/internal/settings star/internal/vector star/transport star/transport/wire", "", "looks at hosts"},
 	{"star/observe/explain", "star star/modes star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
 	{"star/observe/export", "star star/runlog", "net os sync context math/rand math/rand/v2", "pure: files for other tools follow from a log"},
+	{"star/observe/fleet", "star star/observe/web star/runlog star/straggler", "os", "several jobs, from their run logs; knows no files"},
 	{"star/observe/watch", "star star/coord/measure star/internal/exitcode star/modes star/modes/price star/cluster/resource/host star/runlog star/sim star/straggler star/train/optim star/transport", "", "jobs that do not run on STAR: their rows, the head pure, collector and link around it"},
 	{"star/observe/web", "star star/modes star/runlog star/straggler", "os", "the page of a job, from its run log; knows no files"},
 	{"star/observe/whatif", "star star/modes star/modes/auto star/modes/price star/runlog star/sim star/train/optim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},

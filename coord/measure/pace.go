@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"strings"
 	"time"
 
 	"star"
@@ -63,16 +62,11 @@ func (p *Pace) Plan(plan string) {
 	}
 }
 
-// Join sets the host of a worker: its address without the port, or what is before a comma.
+// Join sets the host of a worker by its address.
 func (p *Pace) Join(w star.Worker, peer string) {
-	if p.judge == nil {
-		return
+	if p.judge != nil {
+		p.judge.Host(w, runlog.Join{Peer: peer}.Host())
 	}
-	host, _, _ := strings.Cut(peer, ",")
-	if i := strings.LastIndexByte(host, ':'); i > 0 {
-		host = strings.Trim(host[:i], "[]")
-	}
-	p.judge.Host(w, host)
 }
 
 // Leave says that a worker is gone.

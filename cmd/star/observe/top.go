@@ -26,7 +26,8 @@ func topCommand() *cobra.Command {
 	var token settings.Secret
 	var job, dir, addr string
 	var every time.Duration
-	var asJSON bool
+	var asJSON, all bool
+	var page string
 	var shows cli.Credentials
 	s := new(settings.Set)
 	settings.Var(s, &addr, "coordinator", defaults.Address, "address of the job's coordinator, host:port, as of star ctl; also the argument")
@@ -36,8 +37,10 @@ func topCommand() *cobra.Command {
 	settings.Var(s, &dir, "dir", "", "folder of star sched serve, which knows address and token of its job --job ("+cli.SchedDir+", if it is one)")
 	settings.Var(s, &every, "every", time.Second, "time between two looks")
 	settings.Var(s, &asJSON, "json", false, "each state as a line of JSON on standard output")
+	settings.Var(s, &all, "all", false, "all jobs with run logs below folders, and which hosts were slow in how many of them; arguments: the folders")
+	settings.Var(s, &page, "http", "", "with --all: address of a page with the same; empty: none")
 	cmd := &cobra.Command{
-		Use:   "top [HOST:PORT | FOLDER]",
+		Use:   "top [HOST:PORT | FOLDER | --all DIR…]",
 		Short: "Show a running job as star run does",
 		Long: `Shows what each worker of a running job does, until it is over or Ctrl-C: the table that star run shows. The address is that of the job's coordinator,
 127.0.0.1:7070 unless it is given. Where the job goes over to another coordinator, so does star top.
@@ -46,9 +49,15 @@ From a folder, or a run log, it shows a job that star watch, or the star backend
   star top                       a job on this host
   star top node-a:7070           STAR_TOKEN is that of the job
   star top star-watch            a job under star watch
-  star top --json | jq .mode`,
+  star top --json | jq .mode
+
+With --all it reads the run logs of all jobs below some folders (star-sched, the folder of star sched serve, if it exists, else the present one), and tells the host
+that is slow in many jobs from the one that was unlucky: once, or on a terminal until Ctrl-C.
+
+  star top --all                 of star sched serve, or below the present folder
+  star top --all jobs --http 127.0.0.1:7071`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
+			if len(args) > 1 && !all {
 				return &settings.UsageError{Msg: fmt.Sprintf("star top shows one job: %d addresses", len(args))}
 			}
 			return nil
@@ -56,6 +65,14 @@ From a folder, or a run log, it shows a job that star watch, or the star backend
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if every < 50*time.Millisecond {
 				return s.Invalid("every", errors.New("want at least 50ms"))
+			}
+			if all {
+				ctx, cancel := process.Signals(cmd.Context())
+				defer cancel()
+				return topAll(ctx, s, args, page, every, cmd.OutOrStdout(), asJSON)
+			}
+			if page != "" {
+				return s.Invalid("http", errors.New("it needs --all: star-ps serves the page of one job"))
 			}
 			if len(args) > 0 && filed(args[0]) {
 				ctx, cancel := process.Signals(cmd.Context())
