@@ -23,7 +23,7 @@ _SUMS = {"sum": "sum", "avg": "sum", "premul_sum": "sum", "min": "min", "max": "
 
 
 def area(hosts: int) -> int:
-    """Bytes that a group on so many hosts needs behind its slots."""
+    """Bytes that a group on this number of hosts needs behind its slots."""
     return 2 * HALF + HEADER * hosts
 
 
@@ -259,6 +259,6 @@ class Across(Local):
 
 
 def begin(agent: Any, store: Any, prefix: str, name: str, segment: Segment, where: Sequence[int], rank: int, timeout: float) -> Across:
-    """The collectives of a group whose segment is ready."""
+    """The collectives of a group, in a segment that is ready."""
     hosts = agent.group(store, prefix + name, where[rank], max(where) + 1, segment.fd, segment.bytes_total, timeout) if segment.rank == 0 else None
     return Across(segment, rank, where, hosts)

@@ -15,7 +15,7 @@ from ._shm import LAG, BackendError, Segment, copy
 # Elements from which PyTorch divides an operation among threads. A thread that is not the program's would start threads of its own for it.
 GRAIN = 32768
 
-# Up to so many bytes each rank reads all of each other's data (one step); beyond, each rank reduces one part (about half of the memory traffic with 4 ranks).
+# Up to this number of bytes each rank reads all of each other's data (one step); beyond, each rank reduces one part (about half of the memory traffic with 4 ranks).
 _WHOLE = 64 << 10
 
 Tensor = torch.Tensor

@@ -48,8 +48,11 @@ LAG = 8
 _SLOTS = 32 << 20
 _SLOT = 256 << 10
 
-# A rank that waits yields the processor so often before it sleeps, and looks for dead ranks after each slice of seconds.
-_YIELDS = 40
+# A rank that waits looks again up to _SPINS times before it sleeps, if waits of late ended within _SOON seconds, about what sleeping and waking costs. It
+# never yields the processor: on a busy host that takes longer than to sleep, as the scheduler prefers processes that have slept. After each _SLICE seconds
+# of sleep it looks for dead ranks.
+_SPINS = 128
+_SOON = 40e-6
 _SLICE = 0.1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -70,7 +73,6 @@ _pointer, _int = ctypes.c_void_p, ctypes.c_int
 _sem_init = _function(_libc, "sem_init", _int, _pointer, _int, ctypes.c_uint)
 _sem_post = _function(_held, "sem_post", _int, _pointer)
 _sem_trywait = _function(_held, "sem_trywait", _int, _pointer)
-_yield = _function(_libc, "sched_yield", _int)
 copy = _function(_libc, "memcpy", _pointer, _pointer, _pointer, ctypes.c_size_t)
 try:  # glibc 2.30: a step of the wall clock does not move the end of a wait
     _sem_clockwait = _function(_libc, "sem_clockwait", _int, _pointer, _int, ctypes.POINTER(_Timespec))
@@ -221,9 +223,11 @@ class Segment:
         total = self.extra + extra
         self.bytes_total = total
         self.number = 0  # collectives
-        self.written = 0  # steps of which this rank has signalled its slot
+        self.written = 0  # steps that this rank has signalled
         self.read = 0  # steps that it has read
         self.closed = ""  # why no more collectives are possible
+        self._processors = len(os.sched_getaffinity(0))
+        self._spins = _SPINS if size <= self._processors else 0
         self.stopping = False
         self.active = False  # a collective has begun and has not ended
         end = time.monotonic() + timeout
@@ -389,13 +393,12 @@ class Segment:
         self.read += 1
 
     def _sleep(self, waiting: List[Tuple[int, int]], header: bytes, end: float) -> None:
-        """Waits for signals: first by giving other processes the processor, which costs least where there are as many processors as ranks."""
-        for _ in range(_YIELDS):
-            _yield()
+        """Waits for signals."""
+        for _ in range(self._spins):
             waiting = [w for w in waiting if _sem_trywait(w[1]) != 0]
             if not waiting:
                 return
-        now = time.monotonic()
+        begin = now = time.monotonic()
         while waiting:
             until = _clock() + min(_SLICE, max(end - now, 0.001))
             if _sem_sleep(waiting[0][1], _Timespec(int(until), int(until % 1 * 1e9))) == 0:
@@ -406,6 +409,8 @@ class Segment:
                 raise BackendError("cannot wait for rank %d: %s" % (self.names[waiting[0][0]], os.strerror(e)))
             now = time.monotonic()
             self._look(waiting, header, now, end)
+        soon = time.monotonic() - begin < _SOON
+        self._spins = min(_SPINS, 2 * self._spins + 4) if soon and self.size <= self._processors else self._spins // 2
 
     def _look(self, waiting: List[Tuple[int, int]], header: bytes, now: float, end: float) -> None:
         """Raises an error if the ranks that are waited for cannot arrive, or have not in time."""

@@ -70,7 +70,7 @@ _forked = False
 
 
 class _Last(threading.local):
-    """The Work whose get_future this thread called last."""
+    """The Work that this thread called get_future of last."""
 
     work: Optional["StarWork"] = None
 
@@ -474,7 +474,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
     def _collective(
         self, kind: str, x: _Tensor, reads: Sequence[_Tensor], writes: Sequence[_Tensor], opts: Any, call: Callable[[List[_Tensor], List[_Tensor], float], None]
     ) -> StarWork:
-        """Issues a collective on tensors. call gets them as dense vectors in host memory: the tensors' own, or copies, of which those of writes are copied back."""
+        """Issues a collective on tensors. call gets them as dense vectors in host memory: the tensors' own, or copies. Copies of writes are copied back."""
         if all(map(dense, reads)) and all(map(dense, writes)):
 
             def run(end: float) -> None:

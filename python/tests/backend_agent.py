@@ -1,4 +1,4 @@
-"""Stands for star_train._agent in tests of groups that span hosts: the leaders exchange through Gloo."""
+"""Replaces star_train._agent in tests of groups that span hosts: the leaders exchange through Gloo."""
 
 import mmap
 from datetime import timedelta
