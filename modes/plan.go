@@ -642,7 +642,7 @@ const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=
 //	held=2,3               these wait for another plan, and are in no group
 //	local=H                H local steps between releases
 //	steps=speed            H for the fastest worker, and fewer for slower ones (Plan.StepsBySpeed)
-//	outer=nesterov(M,R)    what an update makes of them, with momentum M and rate R ([rule.Outer])
+//	outer=nesterov(M,R)    what an update makes of them, with momentum M and rate R ([Outer])
 //	grace=200ms            a group with its quorum waits that long for its other members (Plan.Grace)
 //	micro=M cap=120ms      M parts of a mini-batch, and none is begun after that time; cap=none: no limit
 //	queue=M                M parts of a mini-batch in one queue: a worker takes one after the other (Plan.Queue)

@@ -558,8 +558,8 @@ type strides struct {
 	// The workers made different numbers of steps. What they push counts as gradients, each weighted by its steps.
 	mixed bool
 
-	// The rule of the outer step; empty: the update is not one. A worker with a batch from before it has a gradient, or the
-	// mean movement of a step.
+	// The rule of the outer step; empty: the update is not one. A worker with a batch from before it has a gradient, or
+	// the mean movement of a step.
 	outer string
 }
 

@@ -30,8 +30,8 @@ func TestZeroIsARate(t *testing.T) {
 	}
 }
 
-// The state of outer steps goes with that of the optimiser: into a new rule, as a checkpoint or a copy brings it, also
-// where the optimiser is another form of the same. A script gets only what its optimiser knows.
+// The state of outer steps is copied with that of the optimiser into a new rule, as a checkpoint or a copy brings it,
+// also where the optimiser is another form of the same. A script gets only what its optimiser knows.
 func TestStateOfOuterSteps(t *testing.T) {
 	const n = 5
 	made := func(name string) (rule.Rule, *optim.Optimizer) {
