@@ -182,7 +182,8 @@ type (
 		Evidence []Evidence  `json:"evidence"`                      // list of `{what, value, other, text}`: a metric, its value for this worker and for those that are not slow (`null`: not measured), and a sentence
 	}
 
-	// Hang says that a job waits for a rank that does nothing to end the wait, or no longer does ([watch.md](watch.md#hangs)).
+	// Hang says that a job waits for a rank that does nothing to end the wait, or no longer does
+	// ([watch.md](watch.md#hangs)).
 	Hang struct {
 		Event   string        `json:"event" check:"given"` // `begun`, `over`
 		Since   Seconds       `json:"since"`               // end of the last step before it

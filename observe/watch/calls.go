@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// The file that the hook writes (hook/star_calls.py): a header, the calls that are open, and the last one of each group.
+// The file that the hook writes (hook/star_calls.py): a header, the open calls, and the last call of each group.
 const (
 	callsMagic                            = "STARCALL"
 	callsFormat                           = 1
@@ -98,7 +98,7 @@ type State struct {
 	IO       float64 `json:"io"`                 // bytes per second that it and its children read and wrote
 	Open     []Call  `json:"open,omitempty"`     // the one that was entered last is the last one
 	Entered  []Call  `json:"entered,omitempty"`  // the last call of each group
-	Answered float64 `json:"answered,omitempty"` // age of the stack; 0: there is none
+	Answered float64 `json:"answered,omitempty"` // age of the stack; 0: no stack came
 
 	Line     string   `json:"line,omitempty"`
 	Frames   []string `json:"frames,omitempty"`

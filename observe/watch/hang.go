@@ -25,8 +25,8 @@ const (
 	answering = 10  // seconds: the age of a stack that is taken for that of now
 )
 
-// standsStill is a rank with its newest state.
-type standsStill struct {
+// quietRank is a rank with its newest state.
+type quietRank struct {
 	State
 	rank, pid int
 	host      string
@@ -54,20 +54,21 @@ type stall struct {
 }
 
 // away reports whether a rank cannot go on by itself.
-func (s *standsStill) away() bool {
+func (s *quietRank) away() bool {
 	return s.Process == processStopped || s.Process == processEnded || s.Process == processLost
 }
 
 // waits is the call in which a rank waits for others; nil if it is in its own code.
-func (s *standsStill) waits() *Call {
+func (s *quietRank) waits() *Call {
 	if s.away() {
 		return nil
 	}
-	for i := len(s.Open) - 1; i >= 0; i-- {
-		if c := &s.Open[i]; !c.Computing || s.inEngine() {
-			return c
+	if n := len(s.Open); n > 0 {
+		c := &s.Open[n-1]
+		if c.Computing && !s.inEngine() || c.Kind == construction && !s.inConstructor() {
+			return nil
 		}
-		return nil
+		return c
 	}
 	for i := range s.Flight {
 		if c := s.Flight[i]; c.Open {
@@ -86,12 +87,21 @@ var waitingFiles = []string{"/torch/distributed/distributed_c10d.py:", "/torch/d
 
 // inEngine reports whether the training thread waits in the engine of autograd, below any code in Python. A backward
 // pass in which not all gradients came, as with unused parameters, waits there for the exchange.
-func (s *standsStill) inEngine() bool {
+func (s *quietRank) inEngine() bool {
 	return s.Answered > 0 && len(s.Frames) > 0 && strings.Contains(s.Frames[0], "/torch/autograd/") && s.CPU < active
 }
 
+// construction is the kind of the call that a constructor of DDP is.
+const construction = "construction of DDP"
+
+// inConstructor reports whether the training thread may wait in C++ that the constructor of DDP has called: it imports
+// modules and looks at parameters, too.
+func (s *quietRank) inConstructor() bool {
+	return s.Answered == 0 || len(s.Frames) > 0 && (strings.Contains(s.Frames[0], "/torch/nn/parallel/distributed.py:") || strings.Contains(s.Frames[0], "/torch/distributed/utils.py:"))
+}
+
 // entered returns the call of a group that a rank has entered last; nil if it has entered none.
-func (s *standsStill) entered(c *Call) *Call {
+func (s *quietRank) entered(c *Call) *Call {
 	for _, of := range [][]Call{s.Open, s.Entered} {
 		for i := range of {
 			if of[i].Group == c.Group && of[i].Number == c.Number {
@@ -115,7 +125,7 @@ func (s *standsStill) entered(c *Call) *Call {
 }
 
 // lacks reports whether a rank has not entered a call, has entered another one in its place, or cannot take part in it.
-func (s *standsStill) lacks(c *Call) (lacks, differs bool) {
+func (s *quietRank) lacks(c *Call) (lacks, differs bool) {
 	if s == nil {
 		return true, false
 	}
@@ -134,7 +144,7 @@ func (s *standsStill) lacks(c *Call) (lacks, differs bool) {
 }
 
 // inside reports whether the stack has a frame of one of some files.
-func (s *standsStill) inside(files ...string) bool {
+func (s *quietRank) inside(files ...string) bool {
 	return slices.ContainsFunc(s.Frames, func(f string) bool {
 		return slices.ContainsFunc(files, func(x string) bool { return strings.Contains(f, x) })
 	})
@@ -142,7 +152,7 @@ func (s *standsStill) inside(files ...string) bool {
 
 // atWork reports whether a rank that others wait for in a call may still enter it: it is in a phase that the script
 // has declared, has finished something meanwhile, or uses a processor or disks and has not done so for too long.
-func (s *standsStill) atWork(waited, t float64, stepped bool) bool {
+func (s *quietRank) atWork(waited, t float64, stepped bool) bool {
 	if s == nil || s.away() {
 		return false
 	}
@@ -161,9 +171,9 @@ func (s *standsStill) atWork(waited, t float64, stepped bool) bool {
 	return waited < firstBusy*t
 }
 
-// find looks for a hang among the states of the ranks, nil where there is none. t is the time in seconds after which a
-// wait counts, stepped whether the job has made a step.
-func find(ranks []*standsStill, t float64, stepped bool) *stall {
+// find looks for a hang among the states of the ranks; nil: no hang. t is the time in seconds after which a wait
+// counts, stepped whether the job has made a step.
+func find(ranks []*quietRank, t float64, stepped bool) *stall {
 	waits := make([]*Call, len(ranks))
 	type key struct {
 		group  string
@@ -205,7 +215,7 @@ func find(ranks []*standsStill, t float64, stepped bool) *stall {
 }
 
 // findIn looks for the ranks that those in one call wait for.
-func findIn(ranks []*standsStill, waits []*Call, in []int, age, t float64, stepped bool) *stall {
+func findIn(ranks []*quietRank, waits []*Call, in []int, age, t float64, stepped bool) *stall {
 	c := waits[in[0]]
 	out := &stall{call: *c, waiting: in, line: ranks[in[0]].Line}
 	members := groupOf(c, len(ranks))
@@ -283,7 +293,7 @@ func groupOf(c *Call, world int) (out []int) {
 }
 
 // missing describes a rank that others wait for.
-func (s *standsStill) missing(r int, waits *Call, differs bool) missing {
+func (s *quietRank) missing(r int, waits *Call, differs bool) missing {
 	m := missing{rank: r}
 	if s == nil {
 		m.why, m.text = "absent", "has not started: no process of it was seen"
@@ -338,7 +348,7 @@ func (s *standsStill) missing(r int, waits *Call, differs bool) missing {
 }
 
 // loader is the worker of a DataLoader that a rank waits for; nil if that is not known.
-func (s *standsStill) loader() *Child {
+func (s *quietRank) loader() *Child {
 	for _, process := range []string{processEnded, processStopped, processDisk, ""} {
 		for i := range s.Children {
 			if c := &s.Children[i]; c.Process == process && (process != "" || c.Line != "") {
@@ -363,10 +373,10 @@ func (c *Child) doing() string {
 	return "is in " + c.Line
 }
 
-// number names a call of DDP, which C++ makes, as PyTorch's flight recorder does where it is on: by the first collective
-// that a missing rank has not entered.
-func (s *stall) number(ranks []*standsStill) {
-	if !slices.Contains([]string{"gradients of DDP", "broadcast of buffers", "construction of DDP"}, s.call.Kind) {
+// number names a call of DDP, which C++ makes, as PyTorch's flight recorder does where it is on: by the first
+// collective that a missing rank has not entered.
+func (s *stall) number(ranks []*quietRank) {
+	if !slices.Contains([]string{"gradients of DDP", "broadcast of buffers", construction}, s.call.Kind) {
 		return
 	}
 	flight := func(r int) []Call {
@@ -493,7 +503,7 @@ func shortFrames(frames []string, most int) string {
 // hangs is the part of a Head that finds hangs.
 type hangs struct {
 	floor   time.Duration
-	states  map[int]map[int]*standsStill // by rank and process
+	states  map[int]map[int]*quietRank // by rank and process
 	world   int
 	stepped time.Duration // the last row of a step
 	steps   int64         // rows of steps
@@ -534,8 +544,8 @@ func (h *hangs) step(r Row, at time.Duration) {
 }
 
 // ranks are the newest states, by rank.
-func (h *hangs) ranks() []*standsStill {
-	out := make([]*standsStill, h.world)
+func (h *hangs) ranks() []*quietRank {
+	out := make([]*quietRank, h.world)
 	for r, of := range h.states {
 		if r >= h.world {
 			continue
@@ -550,8 +560,8 @@ func (h *hangs) ranks() []*standsStill {
 }
 
 // better reports whether s rather than o is the process of their rank: it runs, is in calls, or came later.
-func (s *standsStill) better(o *standsStill) bool {
-	lives := func(x *standsStill) int {
+func (s *quietRank) better(o *quietRank) bool {
+	lives := func(x *quietRank) int {
 		return map[bool]int{true: 2}[x.Process != processEnded] + map[bool]int{true: 1}[len(x.Entered) > 0]
 	}
 	return cmp.Or(cmp.Compare(lives(s), lives(o)), cmp.Compare(s.at, o.at)) > 0
@@ -561,17 +571,17 @@ func (s *standsStill) better(o *standsStill) bool {
 func (h *Head) state(r Row, at time.Duration) {
 	g := &h.hangs
 	if g.states == nil {
-		g.states = map[int]map[int]*standsStill{}
+		g.states = map[int]map[int]*quietRank{}
 	}
 	g.world = max(g.world, r.State.World)
 	if g.states[r.Rank] == nil {
-		g.states[r.Rank] = map[int]*standsStill{}
+		g.states[r.Rank] = map[int]*quietRank{}
 	}
 	of := g.states[r.Rank]
 	if len(of) > 8 {
 		clear(of)
 	}
-	of[r.PID] = &standsStill{*r.State, r.Rank, r.PID, r.Host, at}
+	of[r.PID] = &quietRank{*r.State, r.Rank, r.PID, r.Host, at}
 	since := g.stepped
 	if g.steps == 0 {
 		since = max(at-seconds(r.State.Quiet), 0)
@@ -591,9 +601,9 @@ func (h *Head) state(r Row, at time.Duration) {
 		switch {
 		case s == nil && i < len(h.ranks) && h.ranks[i] != nil: // it has made steps
 			k := h.ranks[i]
-			ranks[i] = &standsStill{State: State{Process: processLost, Still: (at - k.last).Seconds()}, rank: i, pid: k.PID, host: k.Host}
+			ranks[i] = &quietRank{State: State{Process: processLost, Still: (at - k.last).Seconds()}, rank: i, pid: k.PID, host: k.Host}
 		case s != nil && at-s.at > t && s.Process != processEnded:
-			ranks[i] = &standsStill{State: State{Process: processLost, Still: (at - s.at).Seconds()}, rank: i, pid: s.pid, host: s.host}
+			ranks[i] = &quietRank{State: State{Process: processLost, Still: (at - s.at).Seconds()}, rank: i, pid: s.pid, host: s.host}
 		}
 	}
 	found := find(ranks, t.Seconds(), g.steps > 0)
@@ -671,7 +681,7 @@ func (h *Head) writePending() {
 	h.hangs.pending = nil
 }
 
-// mismatches describes calls of one number that differ between ranks whose processes have ended: PyTorch often ends
+// mismatches describes calls of one number that differ between ranks, for a program that has ended: PyTorch often ends
 // such a job before a wait has become long.
 func (h *hangs) mismatches() (texts []string) {
 	ranks := h.ranks()

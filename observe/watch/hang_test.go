@@ -82,6 +82,7 @@ func TestFindsHangs(t *testing.T) {
 		{"all are in it", []*State{reduce(50), reduce(50), reduce(50), reduce(50)}, ""},
 		{"all are in it, for long", []*State{reduce(61), reduce(61), reduce(61), reduce(61)}, "4 of 4 ranks wait in all_reduce #5 float32[8]; all of them have entered it"},
 		{"all are in it, and one computes there", []*State{reduce(61), with(reduce(61), func(s *State) { s.CPU = 1 }), reduce(61), reduce(61)}, ""},
+		{"all are in DDP's constructor, which imports modules", []*State{building(), building(), building(), building()}, ""},
 		{"it has gone further", []*State{reduce(16), own(7, 16, "a.py:1 in f"), reduce(16), own(4, 16, "b.py:2 in g")}, "2 of 4 ranks wait in all_reduce #5 float32[8]; rank 3 is in b.py:2 in g"},
 		{"a stopped worker of the loader", []*State{reduce(16), with(own(4, 16, "a.py:1 in f"), func(s *State) {
 			s.Frames = []string{"/lib/torch/utils/data/dataloader.py:1 in _get_data"}
@@ -93,7 +94,7 @@ func TestFindsHangs(t *testing.T) {
 		}), reduce(16), reduce(16)}, "rank 1 waits for a worker of its DataLoader, process 7, which is in data.py:3 in __getitem__"},
 	} {
 		got := ""
-		if s := find(standing4(x.ranks), 15, true); s != nil {
+		if s := find(quietRanks(x.ranks), 15, true); s != nil {
 			got = s.String()
 		}
 		if got == "" != (x.want == "") || !strings.Contains(got, x.want) {
@@ -102,11 +103,16 @@ func TestFindsHangs(t *testing.T) {
 	}
 }
 
-func standing4(states []*State) []*standsStill {
-	out := make([]*standsStill, len(states))
+// building is a rank in DDP's constructor, on a host that is too full to give it a processor.
+func building() *State {
+	return with(waiting(construction, 1, "", 100), func(s *State) { s.Frames = []string{"/lib/torch/_dynamo/x.py:1 in <module>"} })
+}
+
+func quietRanks(states []*State) []*quietRank {
+	out := make([]*quietRank, len(states))
 	for i, s := range states {
 		if s != nil {
-			out[i] = &standsStill{State: *s, rank: i, pid: 100 + i, host: "node-a"}
+			out[i] = &quietRank{State: *s, rank: i, pid: 100 + i, host: "node-a"}
 		}
 	}
 	return out
@@ -121,7 +127,7 @@ func TestNamesCallsOfDDP(t *testing.T) {
 		return out
 	}
 	in := Call{Group: "gradients of 0", Ranks: "0-1", Number: 9, Kind: "gradients of DDP", Token: 257, Age: 20}
-	s := find(standing4([]*State{
+	s := find(quietRanks([]*State{
 		{World: 2, Quiet: 20, Still: 20, Open: []Call{in}, Entered: []Call{in}, Flight: flight(31)},
 		{World: 2, Quiet: 20, Still: 20, Answered: 1, Line: "a.py:1 in f", Flight: flight(29)},
 	}), 15, true)
@@ -303,7 +309,7 @@ func FuzzCalls(f *testing.F) {
 		copy(full, callsMagic)
 		binary.LittleEndian.PutUint32(full[8:], callsFormat)
 		if c, err := parseCalls(full); err == nil {
-			find(standing4([]*State{{World: c.world, Open: c.open, Entered: c.entered}}), 1, true)
+			find(quietRanks([]*State{{World: c.world, Open: c.open, Entered: c.entered}}), 1, true)
 		}
 	})
 }

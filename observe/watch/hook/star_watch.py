@@ -839,7 +839,7 @@ def _forked():
 
 
 def _listen(calls, parent):
-    """Has a process that works for a rank send its stack when that rank stands still."""
+    """Has a process that works for a rank send its stack when that rank makes no progress."""
     if calls is not None:
         star_calls.Watcher(_rank.path, _VERSION, calls, parent=parent).start()
 
