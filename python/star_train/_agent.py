@@ -100,13 +100,16 @@ def _store_address(store: Any) -> str:
 
 
 _open: "weakref.WeakSet[_Connection]" = weakref.WeakSet()
+_current: "Optional[Agent]" = None  # of this process
 
 
 def _forked() -> None:
     """In a child of fork(): connections are the parent's. The agent takes the end of the last copy for the end of the process."""
+    global _current
     for c in list(_open):
         c.forked()
     _open.clear()
+    _current = None
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -238,9 +241,15 @@ class Agent:
     def ensure(cls, store: Any, rank: int, size: int, local_rank: int, timeout: Timeout) -> Optional["Agent"]:
         """The agent of this host. The process with local_rank 0 starts it, the others wait for that.
 
-        rank and size are of the whole job, local_rank among the processes with the same host_id(). All processes of the job call it. None: there is no
-        program star on this host. StarError: it cannot be started."""
-        deadline = _Deadline(timeout)
+        rank and size are of the whole job, local_rank among the processes with the same host_id(). All processes of the job call it; later calls, as for
+        sub-groups, return the same agent until close(). None: there is no program star on this host. StarError: it cannot be started."""
+        global _current
+        if _current is None:
+            _current = cls._begin(store, rank, local_rank, _Deadline(timeout))
+        return _current
+
+    @classmethod
+    def _begin(cls, store: Any, rank: int, local_rank: int, deadline: _Deadline) -> Optional["Agent"]:
         # A store may outlive a group: each call of all ranks has keys of its own.
         prefix = "star/agent/%d/" % store.add("star/agent/calls/%d" % rank, 1)
         if rank == 0:
@@ -345,8 +354,11 @@ class Agent:
         return True
 
     def close(self) -> None:
-        """This process needs the agent no longer. The agent ends with its last process."""
+        """This process needs the agent no longer. The agent ends with its last process, also without this call."""
+        global _current
         self._own.close()
+        if _current is self:
+            _current = None
 
 
 def _start(program: str, name: str) -> "subprocess.Popen[bytes]":

@@ -21,7 +21,7 @@ import (
 
 // agentCommand is star agent, which the first process of a torch.distributed job on a host starts (_agent.py).
 func agentCommand() *cobra.Command {
-	w := &watching{set: new(settings.Set), outName: "watch-out"}
+	w := &watching{set: new(settings.Set), outName: "watch-out", quiet: true}
 	var fd int
 	var advertise string
 	var measure bool

@@ -39,6 +39,7 @@ const watchOut = "star-watch"
 type watching struct {
 	listen, to, out, page string
 	outName               string // of the setting of out
+	quiet                 bool   // a job without steps is not worth a message
 	attach                int
 	insecure              bool
 	token                 settings.Secret
@@ -334,7 +335,9 @@ func (w *watching) head(ctx context.Context) (take func(watch.Row), finish func(
 					r := <-rows
 					head.Take(r.row, r.at)
 				}
-				head.End(time.Since(begun), why)
+				if head.Begun() || !w.quiet {
+					head.End(time.Since(begun), why)
+				}
 				return
 			}
 		}
