@@ -56,7 +56,7 @@ def rank_main(rounds: int) -> None:
 
     for name, length in SIZES.items():
         x = torch.ones(length // 4)
-        times = {shared: [], agents: []}
+        times: "dict[object, list[float]]" = {shared: [], agents: []}
         for r in range(rounds):
             for f in (shared, agents) if r % 2 == 0 else (agents, shared):
                 for _ in range(max(2, min(50, (32 << 20) // length))):

@@ -83,7 +83,7 @@ def _await(store: Any, key: str, deadline: _Deadline, what: str) -> str:
         store.wait([key], datetime.timedelta(seconds=deadline.left()))
         value = store.get(key)
     except Exception as e:
-        raise StarError("waited %.0f s for %s: %s" % (deadline.timeout, what, str(e).split("\n", 1)[0]), EXIT_LOST) from None
+        raise StarError("no sign of %s in the job's store within %.0f s: %s" % (what, deadline.timeout, str(e).split("\n", 1)[0]), EXIT_LOST) from None
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -256,7 +256,7 @@ class Agent:
             store.set(prefix + "token", os.urandom(16).hex())
         key = prefix + "host/" + host_id()
         if local_rank != 0:
-            name = _await(store, key, deadline, "the first process of this host to start the agent")
+            name = _await(store, key, deadline, "the agent that the first process of this host starts")
             if name.startswith("!"):
                 raise StarError("the agent of this host could not be started: " + name[1:], EXIT_LOST)
             if not name:

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -319,3 +320,61 @@ def test_parts() -> None:
             os.environ["STAR_HOST_ID"] = given
     code = "import sys; sys.path[:0] = %r; import star_train._agent; print('torch' in sys.modules)" % sys.path[:1]
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+BACKEND = """
+import os, sys
+sys.path[:0] = %r
+import torch, torch.distributed as dist
+import star_train.backend
+torch.set_num_threads(1)
+for r in range(4):
+    if os.fork() == 0: break
+else:
+    sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(4)))
+code = 1
+try:
+    os.environ.update(RANK=str(r), STAR_HOST_ID=str(r // 2))
+    dist.init_process_group("star")
+    n = dist.get_world_size()
+    for size in 5, 300_000:
+        for kind in torch.float32, torch.int64, torch.bfloat16, torch.uint8:
+            x = torch.full((size,), r + 1, dtype=kind)
+            dist.all_reduce(x)
+            assert (x == 10).all(), (size, kind, x)
+    outs = [torch.empty(3) for _ in range(n)]
+    dist.all_gather(outs, torch.full((3,), float(r)))
+    assert [o[2].item() for o in outs] == [0, 1, 2, 3]
+    sub = dist.new_group([1, 2])  # one process of each host
+    if r in (1, 2):
+        x = torch.full((7,), float(r))
+        dist.broadcast(x, 2, group=sub)
+        assert (x == 2).all()
+    dist.barrier()  # rank 0 has the store
+    from star_train import _agent
+    os.write(1, b"agent %%d %%d\\n" %% (r // 2, _agent._current._own.agent))  # in one piece
+    dist.destroy_process_group()
+    code = 0
+finally:
+    if code: __import__("traceback").print_exc()
+    os._exit(code)
+"""
+
+
+def test_backend(star: str, tmp_path: pathlib.Path) -> None:
+    """The backend star over two pretended hosts of two processes: their agents carry sums, other types and a sub-group, and none is left."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if tuple(int(x) for x in torch.__version__.split(".")[:2]) < (2, 5):
+        pytest.skip("the backend needs PyTorch 2.5")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    where = [] if os.environ.get("STAR_TEST_INSTALLED") else [str(ROOT / "python")]
+    (tmp_path / "run.py").write_text(BACKEND % (where,))
+    env = {k: v for k, v in os.environ.items() if not k.startswith("STAR_")}
+    env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="4", STAR_AGENT=star, STAR_WATCH="false")
+    done = subprocess.run([sys.executable, str(tmp_path / "run.py")], env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    of = sorted({tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines()})
+    assert len(of) == 2 and [host for host, _ in of] == [0, 1] and of[0][1] != of[1][1], done.stdout
+    gone([pid for _, pid in of])
