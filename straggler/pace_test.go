@@ -138,7 +138,7 @@ func TestPaceSlow(t *testing.T) {
 			r.Telemetry.Set(star.GPUClock, 1200)
 		}},
 		{"hot processors", false, 1.4, "compute", Compute, "slower processors or memory, or more work for each sample", func(r *star.Record) { stretch(&r.Compute, 1.5) }},
-		{"asleep", false, 1.8, "compute", Compute, "blocked (sleep", func(r *star.Record) {
+		{"asleep", false, 1.8, "compute", Compute, "blocked in its own code (sleep", func(r *star.Record) {
 			stretch(&r.Compute, 2)
 			r.Telemetry.Set(star.ComputeCPU, 0.48)
 		}},
