@@ -15,7 +15,6 @@ type naiveOuter struct {
 	Outer
 	w, v, sum float64
 	share     float64
-	seen      []float64 // by version: what workers of this element are sent
 }
 
 func (o *naiveOuter) update(ds, as []float64, late []int) (sent []float64) {
