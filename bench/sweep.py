@@ -21,7 +21,13 @@ take nothing away.
 Needs root, ip, tc, nsenter and control groups of version 1. About 15 s for each run. The hosts share processors, disk and kernel: they are
 measured in turns, and a real cluster is easier.
 """
-import argparse, json, os, signal, subprocess, sys, tempfile
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 
 HOSTS = ["a", "b", "c", "d"]
 CPU, BLKIO = "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/blkio"

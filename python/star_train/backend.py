@@ -67,6 +67,7 @@ _FORKED = "cannot use a process group in a process that forked after init_proces
 _groups: "weakref.WeakSet[StarBackend]" = weakref.WeakSet()
 _kept: Dict[int, "StarBackend"] = {}  # PyTorch may hold only the C++ half of an object
 _forked = False
+_began = False  # this process has made its first group
 
 
 class _Last(threading.local):
@@ -127,6 +128,9 @@ class StarWork(_Work):  # type: ignore[misc]
         if not self._over and self._done.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
             self._done.release()
         return self._over
+
+    def has_callbacks(self) -> bool:
+        return self._future is not None
 
     def get_future(self) -> Any:
         _last.work = self
@@ -279,7 +283,9 @@ class StarBackend(_Backend):  # type: ignore[misc]
         self._queue: Deque[StarWork] = collections.deque()
         self._tokens: "queue.SimpleQueue[int]" = queue.SimpleQueue()
         self._busy = threading.Lock()
-        self._thread: Optional[threading.Thread] = None
+        self._threads: List[threading.Thread] = []
+        self._idle = 0  # of the threads
+        self._pool = threading.Lock()
         self._headers: Dict[Any, bytes] = {}
         self._closed = False
         self._local: Optional[Local] = None
@@ -290,11 +296,11 @@ class StarBackend(_Backend):  # type: ignore[misc]
         self._prefix, self._monitored = prefix, 0
         hosts = sorted({h.host for h in hellos}, key=[h.host for h in hellos].index)
         where = [hosts.index(h.host) for h in hellos]
-        agent = self._agent(prefix, [r for r in range(size) if where[r] == where[rank]], seconds) if len(hosts) > 1 else None
+        here = [r for r in range(size) if where[r] == where[rank]]
+        agent = self._agent(prefix, here, seconds, len(hosts) > 1)
         if len(hosts) == 1 or agent is not None:
-            here = [r for r in range(size) if where[r] == where[rank]]
-            segment = Segment(store, prefix, here, hellos, rank, seconds, _across.area(len(hosts)) if agent is not None else 0)
-            self._local = Local(segment) if agent is None else _across.begin(agent, store, prefix, name, segment, where, rank, seconds)
+            segment = Segment(store, prefix, here, hellos, rank, seconds, _across.area(len(hosts)) if len(hosts) > 1 else 0)
+            self._local = Local(segment) if len(hosts) == 1 else _across.begin(agent, store, prefix, name, segment, where, rank, seconds)
         if size > 1 or _GROUP:
             self._gloo = self._behind(dist.PrefixStore(prefix + "gloo", store))
         if _GROUP and self._gloo is not None:  # calls that C++ makes and this class has not, and the name of the group, are those of a registered backend
@@ -304,16 +310,27 @@ class StarBackend(_Backend):  # type: ignore[misc]
         _groups.add(self)
         _kept[id(self)] = self
 
-    def _agent(self, prefix: str, here: Sequence[int], timeout: float) -> Any:
-        """The process that exchanges data with other hosts, if all ranks have one."""
+    def _agent(self, prefix: str, here: Sequence[int], timeout: float, needed: bool) -> Any:
+        """The agent of this host, if all ranks have one: it exchanges data with other hosts, and measures the job from its first group on."""
+        global _began
+        first, _began = not _began, True
+        if not needed and not (first and self._count > 1 and os.environ.get("STAR_WATCH", "true").lower() not in ("false", "0")):
+            return None
+        agent = None
         try:
             agent = importlib.import_module("star_train._agent").Agent.ensure(self._store, self._me, self._count, here.index(self._me), timeout)
-        except ImportError:
-            agent = None
+        except Exception as e:  # a job on one host goes on without
+            if needed:
+                raise
+            sys.stderr.write("star_train: this job is not measured: %s\n" % e)
+        if first and agent is not None:
+            agent.watch()
         self._store.set(prefix + "agent/%d" % self._me, "no" if agent is None else "yes")
         return agent if all(self._store.get(prefix + "agent/%d" % r) == b"yes" for r in range(self._count)) else None
 
-    # -- what PyTorch asks
+    # -- what PyTorch asks. A flag that is not set here would make PyTorch ask itself without end.
+
+    supports_coalescing = supports_reconfigure = supports_window = False
 
     def getBackendName(self) -> str:
         return "star"
@@ -406,9 +423,8 @@ class StarBackend(_Backend):  # type: ignore[misc]
             return self._done if not _GROUP else _native(_ended(outputs))
         work = StarWork(self, run, outputs, timeout)
         self._queue.append(work)
-        if self._thread is None:
-            self._thread = threading.Thread(target=_serve, args=(weakref.ref(self), self._tokens), name="star-backend", daemon=True)
-            self._thread.start()
+        if not self._threads:
+            self.grow()
         self._tokens.put(1)
         if blocking:
             work.wait()
@@ -426,16 +442,32 @@ class StarBackend(_Backend):  # type: ignore[misc]
         finally:
             self._busy.release()
         if work is not None:
+            if work.has_callbacks() and threading.current_thread() in self._threads:
+                self.grow()  # a callback may wait for a collective that another thread must run
             work.finish()
         return True
+
+    def grow(self) -> None:
+        """Starts a thread that runs queued collectives, unless one has nothing to do."""
+        with self._pool:
+            if self._idle > 0:
+                return
+            self._idle += 1
+            thread = threading.Thread(target=_serve, args=(weakref.ref(self), self._tokens), name="star-backend", daemon=True)
+            self._threads.append(thread)
+        thread.start()
+
+    def busier(self, by: int) -> None:
+        """A thread of this group begins (1) or ends (-1) a collective."""
+        with self._pool:
+            self._idle -= by
 
     def help(self, work: StarWork, seconds: float) -> None:
         """Waits for a collective, and meanwhile runs queued ones in this thread, which saves the way to the other thread."""
         end = time.monotonic() + seconds
         while not work.until(0):
             if not self.advance(False):
-                # The other thread runs one. It goes on with the next one by itself, unless it is this thread, in a callback of a future.
-                work.until(min(0.05 if threading.current_thread() is not self._thread else 0.001, max(end - time.monotonic(), 0)))
+                work.until(min(0.05, max(end - time.monotonic(), 0)))  # another thread runs one, and goes on with the next one by itself
             if time.monotonic() >= end and not work.until(0):
                 raise BackendError("timed out after %.3g s waiting for a collective of the group; wait longer, or find the slow rank" % seconds)
 
@@ -837,10 +869,11 @@ class StarBackend(_Backend):  # type: ignore[misc]
             self._busy.release()
         while self._queue:  # their collectives find a group that is closed
             self.advance(True)
-        if self._thread is not None:
+        for _ in self._threads:
             self._tokens.put(0)
-            if threading.current_thread() is not self._thread:
-                self._thread.join(1.0)
+        for thread in self._threads:
+            if threading.current_thread() is not thread:
+                thread.join(1.0)
         self._gloo = None
         _kept.pop(id(self), None)
 
@@ -882,7 +915,9 @@ def _serve(group: "weakref.ref[StarBackend]", tokens: "queue.SimpleQueue[int]") 
         g = group()
         if g is None:
             return
+        g.busier(1)
         g.advance(True)
+        g.busier(-1)
         del g
 
 

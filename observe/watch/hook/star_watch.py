@@ -40,7 +40,8 @@ _LAST = 4  # parameters that stay hooked then
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_to_all", "all_to_all_single", "barrier",
                 "broadcast", "broadcast_object_list", "gather", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
                 "scatter")
-_TRANSFERS = {"send": "dst", "recv": "src", "isend": "dst", "irecv": "src"}
+# isend and irecv stay as they are: torch.distributed.P2POp compares functions with them.
+_TRANSFERS = {"send": "dst", "recv": "src"}
 _OPERANDS = ("tensor", "input_tensor", "input", "output", "input_tensor_list", "tensor_list", "output_tensor")
 _STEP = '{"k":"step","v":%d,"pid":%d,"dropped":%d,"rank":%d,"step":%d,"took":%.9f,"load":%.9f,"wait":%.9f,"samples":%d,"cpu":%.9f,"gpu":%.9f,"at":%.6f,"from":%.6f%s}'
 _now = time.perf_counter
