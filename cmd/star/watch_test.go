@@ -220,7 +220,7 @@ func TestWatchTorch(t *testing.T) {
 			t.Fatalf("%v\n%s", err, b)
 		}
 		// on a busy machine others are in the way, too
-		want := `3 ranks of train\.py on 1 host, DDP over gloo, torch [\s\S]*rank 1 on \S+ is [0-9.]+x slow since step [0-9]+: .*\((cause: |the cause is )(` + injury + `|contention|unknown)( now)?\)`
+		want := `3 ranks of train\.py on 1 host, DDP over gloo, torch [\s\S]*rank 1 on \S+ is [0-9.]+x slow since step [0-9]+: .*\((cause: |the cause is )(` + injury + `|blocked|contention|unknown)( now)?\)`
 		if !regexp.MustCompile(want).Match(b) || bytes.Contains(b, []byte("not measured any more")) {
 			t.Errorf("%s: nothing like %q is said:\n%s", injury, want, b)
 		}

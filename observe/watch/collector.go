@@ -38,6 +38,8 @@ type Collector struct {
 
 	closed context.Context
 	close  context.CancelFunc
+	begun  sync.Once
+	stood  chan struct{} // closed when no file of calls is read any more
 
 	mu        sync.Mutex
 	processes map[int]*sender
@@ -60,7 +62,7 @@ func Listen(hostname string, also func(*star.Telemetry), take func(Row), refuse 
 	if err != nil {
 		return nil, err
 	}
-	c := &Collector{dir: dir, host: hostname, also: also, take: take, refuse: refuse, processes: map[int]*sender{}, standing: map[int]*standing{}}
+	c := &Collector{dir: dir, host: hostname, also: also, take: take, refuse: refuse, processes: map[int]*sender{}, standing: map[int]*standing{}, stood: make(chan struct{})}
 	c.closed, c.close = context.WithCancel(context.Background())
 	if err := c.open(); err != nil {
 		os.RemoveAll(dir)
@@ -114,7 +116,12 @@ func (c *Collector) Run(ctx context.Context) {
 	var ranks sync.WaitGroup
 	defer ranks.Wait()
 	defer context.AfterFunc(ctx, func() { c.l.Close() })()
-	ranks.Go(func() { c.stand(ctx) })
+	c.begun.Do(func() {
+		ranks.Go(func() {
+			defer close(c.stood)
+			c.stand(ctx)
+		})
+	})
 	for {
 		conn, err := c.l.Accept()
 		if err != nil {
@@ -218,6 +225,8 @@ func within(s host.Span, from, to time.Time) time.Duration {
 func (c *Collector) Close() {
 	c.l.Close()
 	c.close()
+	c.begun.Do(func() { close(c.stood) }) // it never ran
+	<-c.stood                             // the last calls are read before the files go
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.processes {

@@ -521,6 +521,9 @@ type episode struct {
 	since time.Duration // the last step
 }
 
+// slack is for states and stacks on the way, on a host that is full.
+const slack = 5 * time.Second
+
 // tookMost is how many steps the median is of.
 const tookMost = 127
 
@@ -598,16 +601,25 @@ func (h *Head) state(r Row, at time.Duration) {
 	}
 	ranks := g.ranks()
 	for i, s := range ranks {
+		if s != nil { // what it was in when its state was sent, it is in now: another state would have come
+			ranks[i] = s.aged((at - s.at).Seconds())
+		}
 		switch {
 		case s == nil && i < len(h.ranks) && h.ranks[i] != nil: // it has made steps
 			k := h.ranks[i]
+			if at-k.last < lost(t) { // its state is on the way
+				return
+			}
 			ranks[i] = &quietRank{State: State{Process: processLost, Still: (at - k.last).Seconds()}, rank: i, pid: k.PID, host: k.Host}
-		case s != nil && at-s.at > t && s.Process != processEnded:
+		case s != nil && at-s.at > lost(t) && s.Process != processEnded:
 			ranks[i] = &quietRank{State: State{Process: processLost, Still: (at - s.at).Seconds()}, rank: i, pid: s.pid, host: s.host}
 		}
 	}
 	found := find(ranks, t.Seconds(), g.steps > 0)
 	if found == nil {
+		return
+	}
+	if at-since < t+max(t/3, slack) && slices.ContainsFunc(found.missing, missing.mayAnswer) {
 		return
 	}
 	g.open = &episode{*found, since}
@@ -619,6 +631,28 @@ func (h *Head) state(r Row, at time.Duration) {
 		}
 	}
 	h.writeHang(at, "begun")
+}
+
+// aged is a state with what has passed since.
+func (s *quietRank) aged(by float64) *quietRank {
+	out := *s
+	out.Open = slices.Clone(s.Open)
+	for i := range out.Open {
+		out.Open[i].Age += by
+	}
+	out.Quiet, out.Still = s.Quiet+by, s.Still+by
+	if s.Answered > 0 {
+		out.Answered += by
+	}
+	return &out
+}
+
+// lost is how long nothing comes from a rank after its collector has ended.
+func lost(t time.Duration) time.Duration { return t + max(t/2, slack) }
+
+// mayAnswer reports whether the stack of a rank may still come.
+func (m missing) mayAnswer() bool {
+	return m.where == "" && m.why != "stopped" && m.why != "ended" && m.why != "absent"
 }
 
 // waits reports whether the ranks of the open episode still wait in its call.

@@ -182,6 +182,46 @@ func TestHangIsOneEpisode(t *testing.T) {
 	}
 }
 
+// The states of the ranks come one after the other, and a stack may come late: neither makes a rank silent.
+func TestWaitsForStatesAndStacks(t *testing.T) {
+	j := newJob(t, 3)
+	for n := range int64(20) {
+		j.step(n, 3, nil)
+	}
+	began := j.now
+	late := func(age float64) *State {
+		return with(own(4, age, "a.py:1 in f"), func(s *State) {
+			if s.World = 3; age < 18 {
+				s.Answered = 0
+			}
+		})
+	}
+	in := func(age float64) *State {
+		return with(waiting("all_reduce", 5, "", age), func(s *State) { s.World = 3 })
+	}
+	j.now = began + 16*time.Second
+	j.still(in(16)) // the first row of all
+	j.saysNot("hang")
+	for age := 16.5; age < 20; age++ {
+		j.now = began + seconds(age)
+		j.still(in(age), late(age), in(age))
+	}
+	j.says("hang: 2 of 3 ranks wait in all_reduce #5; rank 1 is in a.py:1 in f")
+	j.saysNot("has sent nothing")
+
+	// A host that sends nothing is named after one and a half times as long.
+	j = newJob(t, 3)
+	for n := range int64(20) {
+		j.step(n, 3, nil)
+	}
+	began = j.now
+	for age := 5.0; age < 25; age++ {
+		j.now = began + seconds(age)
+		j.still(in(age), in(age))
+	}
+	j.says("rank 2 has sent nothing for")
+}
+
 // Ten median steps are no hang, however long they are.
 func TestLongStepsAreNoHang(t *testing.T) {
 	j := newJob(t, 2)

@@ -40,7 +40,7 @@ for step, (x, y) in enumerate(torch.utils.data.DataLoader(Data(), 8, num_workers
     if step == 20:
         if kind == "branch" and rank == 1: dist.barrier()  # branch
         if kind == "stop" and rank == 1: os.kill(os.getpid(), signal.SIGSTOP)
-        if kind == "continued" and rank == 1: time.sleep(3)  # continued
+        if kind == "continued" and rank == 1: time.sleep(6)  # continued
         if kind == "shape": dist.all_reduce(torch.ones(2000 if rank == 1 else 1000))
         if kind == "checkpoint": time.sleep(3)
     opt.step()
