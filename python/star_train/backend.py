@@ -820,7 +820,8 @@ class StarBackend(_Backend):  # type: ignore[misc]
                 raise BackendError("[Rank %d] Rank 0 failed to pass monitoredBarrier in %d ms" % (self._me, seconds * 1000))
             answer = self._store.get(key + "answer").decode()
             if answer != "all":
-                raise BackendError("[Rank %d] rank 0 says: %s" % (self._me, answer))
+                errors = "received errors while waiting for send/recv from rank 0"
+                raise BackendError("[Rank %d]: Rank %d successfully reached monitoredBarrier, but %s: %s" % (self._me, self._me, errors, answer))
             return
         missing = [r for r in range(1, self._count) if not wait(self._store, [key + str(r)], max(0.0, end - time.monotonic()))]
         missing = missing if wait_all_ranks else missing[:1]

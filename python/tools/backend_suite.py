@@ -37,7 +37,6 @@ NOT_OVER_GLOO = {
     "test_batch_isend_irecv_mixed_backend_err",
     "test_batch_isend_irecv_op_err",
     "test_monitored_barrier_gloo_rank_0_timeout",
-    "test_monitored_barrier_gloo_subgroup",
     "test_new_subgroups_with_group_param",
 }
 
