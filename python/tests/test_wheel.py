@@ -26,7 +26,7 @@ def test_same_twice(tmp_path: pathlib.Path) -> None:
     a, b = build(tmp_path / "a"), build(tmp_path / "b")
     assert a.name == b.name == "star_train-0.1.0-py3-none-manylinux_2_17_x86_64.whl"
     assert hashlib.sha256(a.read_bytes()).hexdigest() == hashlib.sha256(b.read_bytes()).hexdigest()
-    assert a.stat().st_size <= 20_000_000
+    assert a.stat().st_size <= 21_000_000
     with zipfile.ZipFile(a) as z:
         names = z.namelist()
         assert z.getinfo("star_train/bin/star").external_attr >> 16 & 0o111, "pip keeps the mode of the program: it must be executable"
