@@ -627,7 +627,7 @@ def test_state_that_begins(agent: Any, momentum: float) -> None:
     loop(model, opt, star.loader(Data(), 16), lambda x, y: (ce(model, x, y).backward(), opt.step()))
     assert a.about.get("state") == ({"steps": 0, "slots": ["momentum_buffer"]} if momentum else None)
     if momentum:
-        sent = torch.frombuffer(bytearray(star._job._rule.slots(opt, "momentum", star._job.session.params)), dtype=torch.float32)
+        sent = torch.frombuffer(bytearray(star._job._rule.slots(opt, "momentum", star._job.session.params, star._job.session._whole)), dtype=torch.float32)
         want = [opt.state[p]["momentum_buffer"].flatten() for p in list(model.parameters())[:3]]
         assert torch.equal(sent, torch.cat([*want, torch.zeros(3)]))
 
