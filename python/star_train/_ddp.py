@@ -40,7 +40,7 @@ class Exchange(_job.Session):
         self.kept: List[Tuple[torch.Tensor, torch.Tensor]] = []  # and other tensors
         self.mean = False  # the gradient in the memory is the mean
         self.behind = True  # the memory has parameters that the model has not
-        self.factor = 1.0  # of the mean
+        self.rescale = 1.0  # of the mean
         self.since = 0  # when the last exchange ended, ns
 
     # The beginning.
@@ -147,13 +147,13 @@ class Exchange(_job.Session):
                 raise
             for b, p in self.waiting:
                 result = self._result(b)
-                p.set_result(result if self.factor == 1.0 else result.mul_(self.factor))
+                p.set_result(result if self.rescale == 1.0 else result.mul_(self.rescale))
             self.waiting.clear()
         return promise
 
     def _exchange(self) -> None:
         assert self.link is not None
-        self.factor = self._scaled()
+        self.rescale = self._scaled()
         self._next()
         while self.pending is not None:  # again where a process was lost in the middle
             for bucket, _ in self.waiting:
