@@ -277,7 +277,7 @@ func TestLateTheSecondTime(t *testing.T) {
 		record := func(w star.Worker, step int64, at, took time.Duration) []advice.Remark {
 			return tell(at, runlog.Record{Record: star.Record{Worker: w, Step: step, Basis: step, At: at, Compute: took, Samples: 32}})
 		}
-		everybody := []star.Worker{0, 1, 2, 3}
+		allFour := []star.Worker{0, 1, 2, 3}
 		deadline := func(rs []advice.Remark) (d time.Duration) {
 			for _, r := range rs {
 				if r.Deadlines != nil {
@@ -297,7 +297,7 @@ func TestLateTheSecondTime(t *testing.T) {
 		if first != 1100*ms {
 			t.Errorf("a deadline of %v in the first round", first)
 		}
-		if d := deadline(tell(1800*ms, runlog.Fire{Version: 1, Workers: everybody, Staleness: make([]int64, 4), Samples: 128})); d != 0 { // 1 s, which is nearly the same
+		if d := deadline(tell(1800*ms, runlog.Fire{Version: 1, Workers: allFour, Staleness: make([]int64, 4), Samples: 128})); d != 0 { // 1 s, which is nearly the same
 			t.Fatalf("a deadline of %v", d)
 		}
 		for _, w := range []star.Worker{0, 1, 3} {
@@ -308,7 +308,7 @@ func TestLateTheSecondTime(t *testing.T) {
 			said = tell(2801*ms, runlog.Late{Worker: 2, Waited: 1.001, Deadline: 1})
 		} else {
 			record(2, 1, 2450*ms, 650*ms)
-			said = tell(2850*ms, runlog.Fire{Version: 2, Workers: everybody, Staleness: make([]int64, 4), Samples: 256})
+			said = tell(2850*ms, runlog.Fire{Version: 2, Workers: allFour, Staleness: make([]int64, 4), Samples: 256})
 			if d := deadline(said); d != 0 { // 975 ms, which is nearly the same
 				t.Errorf("a deadline of %v after an iteration like the others'", d)
 			}

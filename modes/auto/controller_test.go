@@ -430,7 +430,7 @@ func TestComesBackSlower(t *testing.T) {
 		}
 		for _, g := range last.Plan.Groups {
 			if rotates && (len(g.Riders) > 0 || last.Plan.Shares != nil || len(last.Plan.Groups) > 1 && len(g.Members) > 1) {
-				t.Errorf("everybody is slow by turns, and the last plan is %v", last)
+				t.Errorf("all workers are slow by turns, and the last plan is %v", last)
 			}
 		}
 	}

@@ -247,7 +247,7 @@ func TestClocks(t *testing.T) {
 	}{
 		{"well", well, ""},
 		{"late", clockOf{-0.5, 1e-4, 0, 1e-6}, "warn 501ms behind from the middle of all hosts, give or take 100µs: logs"},
-		{"late, but nobody can tell", clockOf{-0.5, 0.6, 0, 1}, ""},
+		{"late, but no clock can tell", clockOf{-0.5, 0.6, 0, 1}, ""},
 		{"hours ahead", clockOf{7200, 1e-4, 0, 1e-6}, "fail"},
 		{"drifts", clockOf{0, 1e-4, 900e-6, 50e-6}, "warn it drifts by 900 ppm from the others, give or take 50"},
 		{"drifts, but not surely", clockOf{0, 1e-4, 900e-6, 500e-6}, ""},
