@@ -2,11 +2,15 @@ package ps
 
 import (
 	"errors"
+	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"star"
+	"star/ps/rule"
 	"star/transport"
 	"star/transport/wire"
 )
@@ -104,6 +108,69 @@ func TestHostileHellos(t *testing.T) {
 	})
 }
 
+// handOver moves the only shard of a server to another one, whose tests play their coordinators. Between is called when
+// the second one waits for it.
+func handOver(t *testing.T, from, to *fakeJob, params int64, between func()) {
+	t.Helper()
+	told := func(stage wire.MovedStage) {
+		t.Helper()
+		f, _ := next(t, to.coord)
+		if m, err := wire.ParseMoved(f.Header); err != nil || m.Stage != stage || m.Err != "" {
+			t.Fatalf("%v %+v, %v; want stage %v", f.Kind, m, err, stage)
+		}
+	}
+	move := wire.Adopt{Move: 1, Addr: "from", To: params}
+	to.tell(move)
+	told(wire.Prepared)
+	between()
+	from.tell(wire.Hand{Move: 1, Stage: wire.Give})
+	told(wire.Loaded)
+	move.Stage = wire.Own
+	to.tell(move)
+	from.tell(wire.Hand{Move: 1, Stage: wire.Gone})
+}
+
+// A rule may have a vector of state for each worker of the largest job.
+func TestStateOfManyWorkersMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe := &transport.Pipe{}
+		var moved rule.State
+		state := func(first float32) func(rule.Rule) rule.State {
+			return func(rule.Rule) rule.State {
+				st := rule.State{Name: "dana", Slots: make([]rule.Slot, star.MaxWorkers)}
+				for w := range st.Slots {
+					st.Slots[w] = rule.Slot{Name: strconv.Itoa(w), Data: []float32{first + float32(w)}}
+				}
+				return st
+			}
+		}
+		from := start(t, jobConfig{net: pipe, addr: "from", params: 1, shards: 1, workers: 1, noReader: true, server: ServerConfig{State: state(1)}})
+		to := start(t, jobConfig{net: pipe, addr: "to", params: 1, shards: 1, workers: 1, noReader: true, empty: true,
+			server: ServerConfig{Network: pipe, Hello: wire.Hello{Rank: 1}, State: state(-1),
+				SetState: func(_ rule.Rule, st rule.State) error { moved = st; return nil }}})
+		worker, err := from.open(from.hello(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer worker.Close()
+		if err := transport.Send(worker, wire.Init{}, transport.Floats(make([]float32, 1))); err != nil {
+			t.Fatal(err)
+		}
+		if f, _ := next(t, from.coord); f.Kind != wire.KindReady {
+			t.Fatalf("it says %v", f.Kind)
+		}
+		handOver(t, from, to, 1, func() {})
+		for _, j := range []*fakeJob{to, from} {
+			if err := j.stop(); err != nil {
+				t.Error(err)
+			}
+		}
+		if want := state(1)(nil); !reflect.DeepEqual(moved, want) {
+			t.Errorf("%d vectors came, want %d", len(moved.Slots), len(want.Slots))
+		}
+	})
+}
+
 // A shard that has moved knows which processes had the ranks before.
 func TestPassesMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -123,27 +190,14 @@ func TestPassesMove(t *testing.T) {
 		if f, _ := next(t, from.coord); f.Kind != wire.KindReady {
 			t.Fatalf("it says %v", f.Kind)
 		}
-		told := func(stage wire.MovedStage) {
-			t.Helper()
-			f, _ := next(t, to.coord)
-			if m, err := wire.ParseMoved(f.Header); err != nil || m.Stage != stage || m.Err != "" {
-				t.Fatalf("%v %+v, %v; want stage %v", f.Kind, m, err, stage)
+		handOver(t, from, to, 10, func() {
+			for _, pass := range []string{"", transport.Pass(key, wire.RoleWorker, 1, transport.Attempt{Number: 7})} {
+				if c, err := from.open(wire.Hello{Job: "test", Role: wire.RoleServer, Rank: 1, Pass: pass}); err == nil {
+					t.Error("it gives its shard to whoever comes")
+					c.Close()
+				}
 			}
-		}
-		move := wire.Adopt{Move: 1, Addr: "from", To: 10}
-		to.tell(move)
-		told(wire.Prepared)
-		for _, pass := range []string{"", transport.Pass(key, wire.RoleWorker, 1, transport.Attempt{Number: 7})} {
-			if c, err := from.open(wire.Hello{Job: "test", Role: wire.RoleServer, Rank: 1, Pass: pass}); err == nil {
-				t.Error("it gives its shard to whoever comes")
-				c.Close()
-			}
-		}
-		from.tell(wire.Hand{Move: 1, Stage: wire.Give})
-		told(wire.Loaded)
-		move.Stage = wire.Own
-		to.tell(move)
-		from.tell(wire.Hand{Move: 1, Stage: wire.Gone})
+		})
 		before, err := to.open(to.helloOf(1, transport.Attempt{Number: 6}))
 		if err == nil && !ended(before) {
 			t.Error("who had the rank before is heard")

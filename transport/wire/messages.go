@@ -60,8 +60,8 @@ const (
 	maxSteps     = 1 << 20 // and parts, of one batch
 	maxOuter     = 64      // of the rule of an outer step
 	maxRanks     = MaxWorkers + 1
-	maxSlots     = 16 // vectors of an update rule
-	maxHolders   = 16 // copies of a shard
+	maxSlots     = MaxWorkers + 16 // vectors of an update rule, which may have one of each worker
+	maxHolders   = 16              // copies of a shard
 	maxCount     = 1<<31 - 1
 	maxPart      = 10_000 // of a test set
 
