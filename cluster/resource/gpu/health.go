@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Health is what the driver knows of the faults of a GPU. −1 is an unknown number. Xids are not here: the driver
@@ -34,34 +31,19 @@ type Health struct {
 	Recoveries    int64  `json:"nvlink_recoveries"` // times that an NVLink was lost and came back
 }
 
-// healthList is the output of the process that examines GPUs.
-type healthList struct {
-	Health []Health `json:"health"`
-	Error  string   `json:"error,omitempty"`
-}
-
 // Examine returns the health of all GPUs of this host, whatever CUDA_VISIBLE_DEVICES says. Like List it asks the
 // driver in a separate process (Config.Sampler with --health), within Config.Silence (10 s), or nvidia-smi, which
 // knows neither NVLink nor its errors here. The list is empty, without an error, with neither a driver nor
 // nvidia-smi.
 func Examine(ctx context.Context, c Config) ([]Health, error) {
-	if c.Program == "" {
-		c.Program = "nvidia-smi"
-	}
-	if c.Drivers == nil {
-		c.Drivers = []string{"/dev/nvidiactl", "/dev/dxg"}
-	}
-	if c.Silence == 0 {
-		c.Silence = 10 * time.Second
-	}
-	smi, missing := exec.LookPath(c.Program)
+	smi, missing := c.present()
 	if missing != nil && !anyFile(c.Drivers) {
 		return nil, nil
 	}
 	err := errors.New("no process to ask NVML")
 	if len(c.Sampler) > 0 {
 		var hs []Health
-		if hs, err = examined(ctx, c); err == nil {
+		if hs, err = ask[Health](ctx, c, "--health"); err == nil {
 			return hs, nil
 		}
 	}
@@ -79,36 +61,9 @@ func Examine(ctx context.Context, c Config) ([]Health, error) {
 	return hs, nil
 }
 
-func examined(ctx context.Context, c Config) ([]Health, error) {
-	out, err := c.child(ctx, append(c.Sampler[:len(c.Sampler):len(c.Sampler)], "--health"))
-	for line := range bytes.Lines(out) { // libraries print, too
-		var l healthList
-		switch {
-		case json.Unmarshal(line, &l) != nil || l.Health == nil && l.Error == "":
-		case l.Error != "":
-			return nil, errors.New(l.Error)
-		default:
-			return l.Health, nil
-		}
-	}
-	if err == nil {
-		err = errors.New("it printed nothing")
-	}
-	return nil, err
-}
-
 // PrintHealth prints a JSON line with the health of all GPUs, or the error: it is the body of the process that
 // Examine starts.
-func PrintHealth(w io.Writer) error { return printHealth(w, healthNVML) }
-
-func printHealth(w io.Writer, examine func() ([]Health, error)) error {
-	hs, err := examine()
-	l := healthList{Health: append([]Health{}, hs...)}
-	if err != nil {
-		l = healthList{Error: err.Error()}
-	}
-	return errors.Join(err, json.NewEncoder(w).Encode(l))
-}
+func PrintHealth(w io.Writer) error { return printAnswer(w, healthNVML) }
 
 // healthFields are the fields requested from nvidia-smi, in this order.
 var healthFields = []string{

@@ -90,7 +90,7 @@ func TestExamineNVML(t *testing.T) {
 
 func init() {
 	children["health"] = func() {
-		printHealth(os.Stdout, func() ([]Health, error) {
+		printAnswer(os.Stdout, func() ([]Health, error) {
 			s := dgx()
 			well(&gpu0(s).Device, 2)
 			s.DeviceGetCountFunc = func() (int, nvml.Return) { return 1, nvml.SUCCESS }

@@ -28,10 +28,10 @@ type Device struct {
 	Memory float64 `json:"memory"`           // bytes; 0: unknown
 }
 
-// listing is the output of the process that lists GPUs.
-type listing struct {
-	Devices []Device `json:"devices"`
-	Error   string   `json:"error,omitempty"`
+// answer is the output of the process that asks NVML: a list, not null, or an error.
+type answer[T Device | Health] struct {
+	List  []T    `json:"list"`
+	Error string `json:"error,omitempty"`
 }
 
 // maxListing bounds the output of a child, in bytes.
@@ -42,16 +42,7 @@ const maxListing = 1 << 20
 // process asks the driver (Config.Sampler with --list), within Config.Silence (10 s); if that fails, nvidia-smi is
 // used.
 func List(ctx context.Context, c Config) ([]Device, error) {
-	if c.Program == "" {
-		c.Program = "nvidia-smi"
-	}
-	if c.Drivers == nil {
-		c.Drivers = []string{"/dev/nvidiactl", "/dev/dxg"}
-	}
-	if c.Silence == 0 {
-		c.Silence = 10 * time.Second
-	}
-	smi, missing := exec.LookPath(c.Program)
+	smi, missing := c.present()
 	if missing != nil && !anyFile(c.Drivers) {
 		return nil, nil
 	}
@@ -74,6 +65,20 @@ func List(ctx context.Context, c Config) ([]Device, error) {
 		ds = shown(ds, list)
 	}
 	return ds, nil
+}
+
+// present sets what was left out of a Config, and returns the path of nvidia-smi.
+func (c *Config) present() (smi string, missing error) {
+	if c.Program == "" {
+		c.Program = "nvidia-smi"
+	}
+	if c.Drivers == nil {
+		c.Drivers = []string{"/dev/nvidiactl", "/dev/dxg"}
+	}
+	if c.Silence == 0 {
+		c.Silence = 10 * time.Second
+	}
+	return exec.LookPath(c.Program)
 }
 
 // child runs a command within the time limit of a child, and returns its output.
@@ -125,42 +130,47 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// listed asks NVML in a separate process.
-func listed(ctx context.Context, c Config) ([]Device, error) {
-	out, err := c.child(ctx, append(slices.Clone(c.Sampler), "--list"))
+// ask asks NVML in a separate process, which Config.Sampler and a flag start.
+func ask[T Device | Health](ctx context.Context, c Config, flag string) ([]T, error) {
+	out, err := c.child(ctx, append(slices.Clone(c.Sampler), flag))
 	for line := range bytes.Lines(out) { // libraries print, too
-		var l listing
-		if json.Unmarshal(line, &l) != nil || l.Devices == nil && l.Error == "" {
-			continue
+		var a answer[T]
+		switch {
+		case json.Unmarshal(line, &a) != nil || a.List == nil && a.Error == "":
+		case a.Error != "":
+			return nil, errors.New(a.Error)
+		default:
+			return a.List, nil
 		}
-		if l.Error != "" {
-			return nil, errors.New(l.Error)
-		}
-		for _, d := range l.Devices {
-			if !(d.Memory >= 0) || math.IsInf(d.Memory, 1) || d.Slices < 0 || d.Of < d.Slices {
-				return nil, fmt.Errorf("it says of a GPU: %+v", d)
-			}
-		}
-		return l.Devices, nil
 	}
 	if err == nil {
-		err = errors.New("it listed nothing")
+		err = errors.New("it printed nothing")
 	}
 	return nil, err
 }
 
+func printAnswer[T Device | Health](w io.Writer, list func() ([]T, error)) error {
+	l, err := list()
+	a := answer[T]{List: append([]T{}, l...)}
+	if err != nil {
+		a = answer[T]{Error: err.Error()}
+	}
+	return errors.Join(err, json.NewEncoder(w).Encode(a))
+}
+
+func listed(ctx context.Context, c Config) ([]Device, error) {
+	ds, err := ask[Device](ctx, c, "--list")
+	for _, d := range ds {
+		if !(d.Memory >= 0) || math.IsInf(d.Memory, 1) || d.Slices < 0 || d.Of < d.Slices {
+			return nil, fmt.Errorf("it says of a GPU: %+v", d)
+		}
+	}
+	return ds, err
+}
+
 // PrintDevices prints a JSON line with the devices that NVML reports, or the error: it is the body of the process that
 // List starts.
-func PrintDevices(w io.Writer) error { return printDevices(w, listNVML) }
-
-func printDevices(w io.Writer, list func() ([]Device, error)) error {
-	ds, err := list()
-	l := listing{Devices: append([]Device{}, ds...)}
-	if err != nil {
-		l = listing{Error: err.Error()}
-	}
-	return errors.Join(err, json.NewEncoder(w).Encode(l))
-}
+func PrintDevices(w io.Writer) error { return printAnswer(w, listNVML) }
 
 // sliceLine matches a MIG slice in the output of nvidia-smi -L: its name begins with its number of parts of the GPU
 // (or, for compute instances, with their number of parts of that slice).

@@ -43,9 +43,9 @@ func slice(uuid string, parts uint32, total uint64) *mock.Device {
 }
 
 func init() {
-	children["list"] = func() { printDevices(os.Stdout, func() ([]Device, error) { return list(dgx()) }) }
+	children["list"] = func() { printAnswer(os.Stdout, func() ([]Device, error) { return list(dgx()) }) }
 	children["list fails"] = func() {
-		printDevices(os.Stdout, func() ([]Device, error) {
+		printAnswer(os.Stdout, func() ([]Device, error) {
 			return list(&server.Server{Interface: mock.Interface{InitFunc: func() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }}})
 		})
 	}
