@@ -108,8 +108,8 @@ func TestHostileHellos(t *testing.T) {
 	})
 }
 
-// handOver moves the only shard of a server to another one, whose tests play their coordinators. Between is called when
-// the second one waits for it.
+// handOver moves the only shard of a server to another one. The test plays the coordinator of both. Between is called
+// when the second one waits for the shard.
 func handOver(t *testing.T, from, to *fakeJob, params int64, between func()) {
 	t.Helper()
 	told := func(stage wire.MovedStage) {

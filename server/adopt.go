@@ -134,7 +134,7 @@ func (s *server) ownSteps(j *job.Job) string {
 	if j.Arch == job.AllReduce || s.made.Local == nil && process.MayStride(j) != nil && s.mayOuter(j) != nil {
 		return ""
 	}
-	text, err := json.Marshal(process.Optimizer(j))
+	text, err := json.Marshal(process.LocalSteps{Config: process.Optimizer(j), Clip: j.Clip})
 	if err != nil { // not a valid optimizer: reported where it is created
 		return ""
 	}

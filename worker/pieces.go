@@ -58,18 +58,22 @@ func (w *worker) newStride(job *job.Job, params int, outer bool) (*rule.Solo, er
 	if err != nil {
 		return nil, err
 	}
-	if c.Name == optim.Own {
+	if c.Name == optim.Own && (w.programs == nil || !outer) {
 		return nil, fmt.Errorf("the program makes its updates itself (own=True)")
+	} else if c.Name == optim.Own {
+		return &rule.Solo{Clip: c.Clip, Schedule: rule.Constant(1), Make: func() (rule.Optimizer, error) { return w.programs, nil }}, nil
 	}
-	return &rule.Solo{Gain: c.Gain(), Unit: c.Unit(), Clip: job.Clip, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+	return &rule.Solo{Gain: c.Gain(), Unit: c.Unit(), Clip: c.Clip, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
 }
 
 // ownRule returns the update rule of local steps: the job's, with which the shards continue, or else
 // the one that this process was configured with.
-func (w *worker) ownRule(job *job.Job) (c optim.Config, rate optim.Schedule, err error) {
+func (w *worker) ownRule(job *job.Job) (c process.LocalSteps, rate optim.Schedule, err error) {
 	text := w.member.Welcome.Optimizer
 	if text == "" {
-		return process.UpdateRule(job)
+		c.Clip = job.Clip
+		c.Config, rate, err = process.UpdateRule(job)
+		return c, rate, err
 	}
 	if err = json.Unmarshal([]byte(text), &c); err == nil {
 		c.Given = true
@@ -219,6 +223,9 @@ func (w *worker) pieces(ctx context.Context, rel wire.Release, rec *star.Record)
 	if bad >= 0 && rel.Outer != "" {
 		// Shards leave this distance out and name the worker; in a ring it does so itself. The state of the local
 		// steps is not finite either.
+		if w.programs != nil { // its optimizer cannot begin again
+			return computed, fmt.Errorf("the distance of local steps by the program's optimizer (own=True): %w", w.notFinite(bad, done.loss/float64(done.samples)))
+		}
 		w.log.Warn("distance of local steps not finite: left out, and local steps begin again", "worker", rec.Worker, "step", w.step, "element", bad)
 		if w.stride = nil; w.link == nil {
 			local.Back(w.model.Params())
@@ -273,7 +280,13 @@ func (w *worker) piece(ctx context.Context, p rule.Piece, next *rule.Piece, loca
 	if local == nil {
 		kernel.Axpy(float32(p.Count), w.grad, w.sum)
 	} else {
+		if w.programs != nil {
+			w.programs.ctx, w.programs.at = ctx, p.Start
+		}
 		local.Step(w.model.Params(), w.grad, p.Start)
+		if w.programs != nil && w.programs.err != nil {
+			return fmt.Errorf("local step of the program in step %d: %w", w.step, w.programs.err)
+		}
 	}
 	// The injection slows down the whole iteration: each piece sleeps for what is due so far.
 	done.worked += time.Since(loaded)

@@ -115,6 +115,8 @@ type replicated struct {
 	rule   *rule.Descent
 	// updates: the model makes the updates itself.
 	updates train.Updater
+	// outward makes outer steps: rule, or one that does nothing else.
+	outward *rule.Descent
 
 	// version is that of parameters and optimizer; -1: they are incomplete.
 	version int64
@@ -368,12 +370,14 @@ func (w *ringWorker) load(ctx context.Context) error {
 		if !ok {
 			return w.job.Invalid("optimizer", fmt.Errorf("the job's workers make their own updates, and this worker's model does not"))
 		}
-		w.updates = own
+		w.updates, w.programs = own, &programSteps{model: own}
+		w.outward = &rule.Descent{}
 	} else {
 		if w.opt, err = optim.New(cfg, len(w.params)); err != nil {
 			return err
 		}
 		w.rule = &rule.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip, Unit: cfg.Unit()}
+		w.outward = w.rule
 	}
 	at := w.member.Welcome.Version
 	switch {

@@ -242,10 +242,7 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 	}
 	told := wire.PackTallies(w.last)
 	// A member that was not in the last rounds has other outer steps, or none.
-	outer := ""
-	if w.rule != nil {
-		outer = w.rule.OuterRule()
-	}
+	outer := w.outward.OuterRule()
 	counts := []int64{state.Steps, w.samples, int64(len(told)), int64(len(w.metadata)), int64(len(outer))}
 	if err := allreduce.Broadcast(ctx, w.group, root, counts); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"star/allreduce"
@@ -17,8 +16,8 @@ import (
 )
 
 // A ring with a model that makes the updates itself (train.Updater): every member makes the same one, from
-// the same mean gradient. The state of its optimizer is opaque bytes; for other members and for
-// checkpoints it is cut into vectors of the length of the parameters.
+// the same mean gradient, or steps of its own between two outer steps. The state of its optimizer is opaque
+// bytes; for other members and for checkpoints it is cut into vectors of the length of the parameters.
 
 // stepOwn has the model make an update with the mean gradient. norm is the gradient's norm;
 // negative: not measured.
@@ -30,13 +29,31 @@ func (w *ringWorker) stepOwn(ctx context.Context, norm float64) error {
 	return w.updates.Update(context.WithoutCancel(ctx), w.samples)
 }
 
-// state returns the state of the optimizer.
+// programSteps is an optimizer of local steps ([rule.Solo]) that the model makes itself.
+type programSteps struct {
+	model train.Updater
+	// ctx and at are of the next step: at is its position in the sample stream.
+	ctx context.Context
+	at  int64
+	err error // of the last step
+}
+
+// Step implements [rule.Optimizer], of the model's parameters with its gradient: the rate is the program's.
+func (p *programSteps) Step(_, _ []float32, _ float64) {
+	p.err = p.model.Update(context.WithoutCancel(p.ctx), p.at)
+}
+
+// state returns the state of the optimizer, and of outer steps.
 func (w *ringWorker) state(ctx context.Context) (optim.State, error) {
 	if w.updates == nil {
 		return process.RuleState(w.rule, nil), nil
 	}
 	b, err := w.updates.State(ctx)
-	return optim.State{Name: optim.Own, Steps: w.version, Slots: slotsOf(b, len(w.params))}, err
+	st := optim.State{Name: optim.Own, Steps: w.version, Slots: slotsOf(b, len(w.params))}
+	for _, s := range w.outward.OuterSlots(len(w.params)) {
+		st.Slots = append(st.Slots, optim.Slot(s))
+	}
+	return st, err
 }
 
 // setState sets the state of the optimizer. A state of another optimizer is an error. A program's
@@ -48,7 +65,11 @@ func (w *ringWorker) setState(ctx context.Context, st optim.State) error {
 	if st.Name != optim.Own {
 		return fmt.Errorf("cannot restore the optimizer: the state is that of %q, and the program has its own; resume as the job before, or start without the state", st.Name)
 	}
-	b, err := bytesOf(st.Slots)
+	slots, outer := inner(st.Slots)
+	b, err := bytesOf(slots)
+	if err == nil {
+		err = w.outward.SetOuterSlots(outer)
+	}
 	if err != nil {
 		return err
 	}
@@ -68,14 +89,15 @@ func (w *ringWorker) asMany(ctx context.Context, place, root int, slots []optim.
 	if w.updates == nil {
 		return slots, nil
 	}
-	n := []int64{int64(len(slots))}
+	own, _ := inner(slots)
+	n := []int64{int64(len(own))}
 	if err := allreduce.Broadcast(ctx, w.group, root, n); err != nil || place == root {
 		return slots, err
 	}
 	if n[0] < 1 || n[0] > maxOwnSlots {
 		return nil, fmt.Errorf("%w: worker %d sent an invalid number of optimizer vectors: %d", errRing, w.ring.Members[root], n[0])
 	}
-	own := make([]optim.Slot, n[0])
+	own = make([]optim.Slot, n[0])
 	for i := range own {
 		own[i] = optim.Slot{Name: ownSlot(i), Data: w.params} // for its length
 	}
@@ -87,10 +109,7 @@ func (w *ringWorker) asMany(ctx context.Context, place, root int, slots []optim.
 // the same operation.
 func (w *ringWorker) outerSlots(ctx context.Context, place, root int, slots []optim.Slot, outer string, length int64) ([]optim.Slot, error) {
 	if place != root {
-		slots = slices.DeleteFunc(slices.Clone(slots), func(s optim.Slot) bool {
-			_, ok, _ := rule.OuterSlot(s.Name)
-			return ok
-		})
+		slots, _ = inner(slots)
 	}
 	if length == 0 {
 		return slots, nil
@@ -113,6 +132,18 @@ func (w *ringWorker) outerSlots(ctx context.Context, place, root int, slots []op
 		slots = append(slots, optim.Slot(s))
 	}
 	return slots, nil
+}
+
+// inner returns the slots of an optimizer's state without those of outer steps, and these.
+func inner(slots []optim.Slot) (own []optim.Slot, outer []rule.Slot) {
+	for _, s := range slots {
+		if _, ok, _ := rule.OuterSlot(s.Name); ok {
+			outer = append(outer, rule.Slot(s))
+		} else {
+			own = append(own, s)
+		}
+	}
+	return own, outer
 }
 
 // maxOuterText bounds the text of a rule of outer steps.

@@ -253,8 +253,8 @@ func (w *ringWorker) update(ctx context.Context, rel wire.Release) (sum2 float64
 		if outer, err = rule.ParseOuter(rel.Outer); err != nil {
 			return 0, fmt.Errorf("the outer step of version %d: %w", w.version+1, err)
 		}
-	} else if w.rule != nil {
-		w.rule.Inward()
+	} else {
+		w.outward.Inward()
 	}
 	measured := w.rule != nil && w.job.Clip == 0 && local == 0 // by the rule, in its pass
 	if w.job.Clip > 0 && rel.Outer == "" {
@@ -266,13 +266,11 @@ func (w *ringWorker) update(ctx context.Context, rel wire.Release) (sum2 float64
 		sum2 = kernel.SumSq(w.grad)
 	}
 	w.relay.change(w.version+1, func() {
-		if w.updates != nil {
-			err = w.stepOwn(ctx, norm)
-			return
-		}
 		switch {
 		case rel.Outer != "":
-			w.rule.Outward(w.params, w.version, []rule.Gradient{{Basis: w.version, Vec: w.grad, Weight: 1}}, outer)
+			w.outward.Outward(w.params, w.version, []rule.Gradient{{Basis: w.version, Vec: w.grad, Weight: 1}}, outer)
+		case w.updates != nil:
+			err = w.stepOwn(ctx, norm)
 		case measured:
 			w.rule.Measure(true)
 			w.rule.Update(w.params, w.params, w.version, []rule.Gradient{{Vec: w.grad, Weight: 1}}, w.samples)

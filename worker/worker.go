@@ -174,6 +174,8 @@ type solos struct {
 	planned bool
 	// stride replaces local as long as the plan has local steps; see solo.
 	stride *rule.Solo
+	// programs makes the steps of stride if the model makes the updates itself; else nil.
+	programs *programSteps
 	// before are the shards' parameters of version kept, from which the first local step may start;
 	// nil: not known.
 	before []float32
@@ -542,7 +544,19 @@ func (w *worker) check(rec *star.Record) error {
 		}
 		return nil
 	}
-	e := &job.NaNError{Worker: w.rank, Step: w.step, Loss: rec.Loss}
+	e := w.notFinite(bad, rec.Loss)
+	if w.job.OnNaN != "skip" {
+		return e
+	}
+	w.log.Warn("skipped a gradient", "reason", e)
+	clear(w.grad) // it arrives, and changes nothing
+	rec.Loss, rec.Norm2 = math.NaN(), math.NaN()
+	return w.tellPoison(&PoisonError{Worker: w.rank, Step: w.step, Cause: poison.NotFinite.String(), Value: math.NaN(), Tensor: e.Tensor}, false)
+}
+
+// notFinite names the element of the gradient that is not finite; −1: only the loss is not.
+func (w *worker) notFinite(bad int, loss float64) *job.NaNError {
+	e := &job.NaNError{Worker: w.rank, Step: w.step, Loss: loss}
 	if bad >= 0 {
 		e.Value = w.grad[bad]
 		for _, t := range w.model.Layout() {
@@ -551,13 +565,7 @@ func (w *worker) check(rec *star.Record) error {
 			}
 		}
 	}
-	if w.job.OnNaN != "skip" {
-		return e
-	}
-	w.log.Warn("skipped a gradient", "reason", e)
-	clear(w.grad) // it arrives, and changes nothing
-	rec.Loss, rec.Norm2 = math.NaN(), math.NaN()
-	return w.tellPoison(&PoisonError{Worker: w.rank, Step: w.step, Cause: poison.NotFinite.String(), Value: math.NaN(), Tensor: e.Tensor}, false)
+	return e
 }
 
 // compare records the squared norm of the difference to the gradient before (star.GradChange).

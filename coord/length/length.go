@@ -105,7 +105,7 @@ func (j *Job) Notes(used, limit int64, p modes.Plan) (notes []string) {
 	}
 	round, how := engine.Round(p, j.Batch, j.Workers), "--batch"
 	if k := p.Local; k > 1 {
-		round, how = round*int64(k), fmt.Sprintf("%d local steps of each worker (--baseline), and --batch", k)
+		round, how = round*int64(k), fmt.Sprintf("%d local steps of each worker, and --batch", k)
 	}
 	if n := limit / round; n < few && (j.Steps == 0 || n != j.Steps) {
 		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(limit)/float64(round), round, how, limit)

@@ -32,6 +32,14 @@ func Optimizer(job *job.Job) optim.Config {
 	return opt
 }
 
+// LocalSteps is how the workers of a job make local steps. Parameter servers tell them, as JSON.
+type LocalSteps struct {
+	optim.Config
+
+	// Clip is the largest norm of the gradient of a step before an outer step. 0: no clipping.
+	Clip float64 `json:"clip,omitempty"`
+}
+
 // parseOptimizer parses the optimiser of a worker's program.
 func parseOptimizer(text []byte) (c optim.Config, err error) {
 	if err := json.Unmarshal(text, &c); err != nil {
@@ -288,9 +296,6 @@ func MayStride(job *job.Job) error {
 func MayOuter(job *job.Job) error {
 	if job.Baseline != "" {
 		return errors.New("a baseline defines what workers do between two releases; remove outer, or --baseline")
-	}
-	if job.Optimizer == optim.Own {
-		return errors.New("the program of the workers makes the updates itself (own=True); remove outer, or attach an optimiser that STAR has")
 	}
 	if r := combinations.Against(combinations.Outward, Features(job)); r != nil {
 		return r

@@ -41,6 +41,7 @@ print("steps", steps, flush=True)
 """
 
 RING = ("--arch", "allreduce", "--mode", "ssgd")
+OUTER = ("--mode", "ssgd local=2 outer=nesterov(0.5,0.7)")
 
 
 def ring(job: Any, env: Any, *flags: str, count: int = 2) -> Any:
@@ -48,10 +49,11 @@ def ring(job: Any, env: Any, *flags: str, count: int = 2) -> Any:
     return ps, [job.worker(job.folder / "train.py", flags=("--arch", "allreduce", "--out", str(job.out), *(f for f in flags if f == "--resume" or "/" in f)), env=e) for e in env]
 
 
-def test_joiner(job: Any) -> None:
+@pytest.mark.parametrize("mode", [(), OUTER], ids=["ssgd", "outer"])
+def test_joiner(job: Any, mode: Any) -> None:
     """A worker that joins later gets the state of the optimizers: all have the same parameters at the end, or the coordinator ends the job."""
     job.script(TRAIN)
-    ps, ws = ring(job, [{"DO": "wait"}] * 2, "--epochs", "40", "--max-workers", "3", "--eval-every", "20")
+    ps, ws = ring(job, [{"DO": "wait"}] * 2, *mode, "--epochs", "40", "--max-workers", "3", "--eval-every", "20")
     ws[0].until("joined")
     c = job.worker(job.folder / "train.py", flags=("--arch", "allreduce", "--out", str(job.out)), env={"DO": "come"})
     job.finish(ps, *ws, c)
@@ -67,8 +69,9 @@ def test_scripts_that_begin_differently(job: Any) -> None:
     job.finish()
 
 
-def test_resume(job: Any, star: str, tmp_path: Any) -> None:
-    """20 steps, and 20 more from the checkpoint, make the parameters of 40 steps, to the bit."""
+@pytest.mark.parametrize("mode, workers", [((), 2), (OUTER, 1)], ids=["ssgd", "outer"])
+def test_resume(job: Any, star: str, tmp_path: Any, mode: Any, workers: int) -> None:
+    """20 steps, and 20 more from the checkpoint, make the parameters of 40 steps, to the bit. Of workers with steps of their own a checkpoint has one's state."""
     from conftest import Job
 
     ends = []
@@ -79,7 +82,7 @@ def test_resume(job: Any, star: str, tmp_path: Any) -> None:
             try:
                 j.script(TRAIN)
                 flags = leg if leg[-1] != "--resume" else (*leg, str(j.out))
-                ring(j, [{"DO": ""}] * 2, *flags)
+                ring(j, [{"DO": ""}] * workers, *mode, *flags, count=workers)
                 j.finish()
                 ends.append(j.parameters())
             finally:
