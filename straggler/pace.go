@@ -150,8 +150,9 @@ type Pace struct {
 	recent []moment      // blocks since then; while the job is slow, those of the last lastingPace
 	slow   bool
 	now    Slowdown
-	factor tally // of the slowdown
-	turn   int   // blocks in a row that speak for another part or cause
+	factor tally          // of the slowdown
+	grown  [parts]float64 // in the slowdown, when an era ended
+	turn   int            // blocks in a row that speak for another part or cause
 }
 
 // crew is the sum over one worker's iterations in the block.
@@ -212,14 +213,32 @@ type era struct {
 	blocks []moment
 	every  int // of that many blocks one is kept
 	skip   int
-	// carried is by how much the parts of these blocks had grown already, because the job was slow when they began.
-	carried *[parts]float64
+	// carried is not nil if the job was slow when the era began, and has not recovered since.
+	carried *carried
 
 	base   [][parts]float64 // by worker: the better half; NaN: unknown
 	shared float64
 	prof   profile
 	beyond [2]rate // after a block that is not beyond, and after one that is
 	was    int     // whether the last one that was learned was
+}
+
+// carried is what an era that begins while the job is slow takes over from the one before it. Its own blocks do not
+// show what steps take without the slowdown, or from which of them on it is over.
+type carried struct {
+	grown  [parts]float64   // by how much each part had grown: at least 1
+	base   [][parts]float64 // by worker: the past, with load and compute for each sample; NaN: unknown
+	shared float64
+}
+
+// without is a part of a block as it would be without the slowdown: at most what it took in the past, and no less than
+// a slowdown that goes on makes of it.
+func (c *carried) without(k part, now, past float64) float64 {
+	least := now / c.grown[k]
+	if !(past >= 0) {
+		return least
+	}
+	return max(least, min(now, past))
 }
 
 // NewPace makes a Pace. Of Config it takes Workers, Ratio, Least, Certain, Warmup and Collective.
@@ -407,10 +426,14 @@ func (p *Pace) judge(at time.Duration) []PaceEvent {
 	}
 	m.level = middleOf(m.part) + m.shared
 	if len(h.blocks) < learned {
-		h.learn(m)
-		return nil
+		before := h.learn(m)
+		if !p.slow || h.carried == nil {
+			return nil
+		}
+		p.measure(&m, before.part, before.shared)
+		return p.recovers(m)
 	}
-	p.measure(&m)
+	p.measure(&m, h.base, h.shared)
 	if p.slow {
 		return p.goesOn(m)
 	}
@@ -492,9 +515,13 @@ func (p *Pace) remember(staff int, samples float64, size []float64) {
 	if len(p.eras) > mostEras {
 		p.eras = slices.Delete(p.eras, 0, 1)
 	}
-	if p.slow && len(p.era.blocks) < learned && p.era.carried == nil {
-		f := was.grown(p.recent)
-		p.era.carried = &f
+	if p.slow {
+		if was.base != nil && len(p.recent) > 0 {
+			p.grown = was.grown(p.recent)
+		}
+		if len(p.era.blocks) < learned {
+			p.era.carried = was.passes(p.grown)
+		}
 	}
 	p.turn = 0
 	if p.sum, p.recent = (evidence{}), nil; p.slow {
@@ -513,16 +540,33 @@ func (h *era) grown(blocks []moment) (f [parts]float64) {
 	return f
 }
 
-// learn adds a block in which the job was not slow.
-func (h *era) learn(m moment) {
-	if h.carried != nil && len(h.blocks) < learned {
+// passes is what the era leaves to the next one when the job is slow, and each part has grown by so much.
+func (h *era) passes(grown [parts]float64) *carried {
+	if h.base == nil {
+		return h.carried
+	}
+	c := &carried{grown, slices.Clone(h.base), h.shared}
+	for i := range c.base {
+		c.base[i][load] /= h.size[i]
+		c.base[i][compute] /= h.size[i]
+	}
+	return c
+}
+
+// learn adds a block in which the job was not slow, and returns it. Of one in which it may be slow, it adds what the
+// block would be otherwise.
+func (h *era) learn(m moment) moment {
+	if c := h.carried; c != nil && len(h.blocks) < learned {
 		m.part = slices.Clone(m.part)
 		for i := range m.part {
+			past := c.base[i]
+			past[load] *= h.size[i]
+			past[compute] *= h.size[i]
 			for k := range parts {
-				m.part[i][k] /= h.carried[k]
+				m.part[i][k] = c.without(k, m.part[i][k], past[k])
 			}
 		}
-		m.shared /= h.carried[out]
+		m.shared = c.without(out, m.shared, c.shared)
 		m.level = middleOf(m.part) + m.shared
 	}
 	if h.base != nil {
@@ -530,7 +574,7 @@ func (h *era) learn(m moment) {
 		h.was = one(m.beyond)
 	}
 	if h.skip++; h.skip < h.every {
-		return
+		return m
 	}
 	h.skip = 0
 	if h.blocks = append(h.blocks, m); len(h.blocks) > mostBlocks {
@@ -545,6 +589,7 @@ func (h *era) learn(m moment) {
 	if len(h.blocks) >= learned {
 		h.rate()
 	}
+	return m
 }
 
 // rate takes the better half of the blocks.
@@ -598,13 +643,12 @@ func total(p *[parts]float64) (t float64) {
 	return t
 }
 
-// measure compares a block with the past.
-func (p *Pace) measure(m *moment) {
-	h := p.era
+// measure compares a block with the past of each worker, and that of a collective exchange.
+func (p *Pace) measure(m *moment, base [][parts]float64, shared float64) {
 	beyond := 0
 	var growth, excess []float64
 	for i := range m.part {
-		now, before := total(&m.part[i])+m.shared, total(&h.base[i])+h.shared
+		now, before := total(&m.part[i])+m.shared, total(&base[i])+shared
 		if !(now >= 0 && before > 0) {
 			continue
 		}
@@ -628,8 +672,8 @@ func (p *Pace) lately() (growth, excess float64) {
 	return growth, excess
 }
 
-// goesOn takes a block of a job that is slow.
-func (p *Pace) goesOn(m moment) []PaceEvent {
+// recovers takes a block of a job that is slow, and reports whether it is not any more.
+func (p *Pace) recovers(m moment) []PaceEvent {
 	p.factor.add(m.growth)
 	p.recent = append(p.recent, m)
 	for len(p.recent) > halfBlock && p.recent[1].at < m.at-lastingPace {
@@ -640,8 +684,19 @@ func (p *Pace) goesOn(m moment) []PaceEvent {
 			p.slow, p.sum = false, evidence{}
 			p.now.Until, p.now.Factor = p.recent[0].at, max(p.now.Factor, 1)
 			p.recent = nil
+			for _, h := range p.eras {
+				h.carried = nil
+			}
 			return []PaceEvent{{Recovered, p.now}}
 		}
+	}
+	return nil
+}
+
+// goesOn takes a block of a job that is slow.
+func (p *Pace) goesOn(m moment) []PaceEvent {
+	if over := p.recovers(m); over != nil {
+		return over
 	}
 	if !m.beyond || len(p.recent) < halfBlock {
 		return nil

@@ -299,6 +299,57 @@ func TestPaceThroughPlans(t *testing.T) {
 	}
 }
 
+// A slowdown ends with its cause, too, where the plan changes shortly before, at the same time, or again and again, so
+// that under the plan in force too little was seen to compare with. Under the other plans steps take other times.
+func TestPaceEndsUnderANewPlan(t *testing.T) {
+	const ends = 400
+	for _, c := range []struct {
+		name    string
+		changes []int64 // steps at which another plan begins
+	}{
+		{"long before", []int64{300}},
+		{"while the new plan's past is learned", []int64{370}},
+		{"shortly before", []int64{392}},
+		{"at the same time", []int64{ends}},
+		{"twice", []int64{350, 380}},
+		{"twice in a short time", []int64{350, 360, ends - 1}},
+		{"and after", []int64{380, 420, 440}},
+	} {
+		for _, slow := range []func(r *star.Record){
+			func(r *star.Record) { stretch(&r.Compute, 2) },
+			func(r *star.Record) { stretch(&r.Push, 12) },
+			func(r *star.Record) { stretch(&r.Compute, 1.6); stretch(&r.Pull, 6) },
+		} {
+			for _, collective := range []bool{false, true} {
+				job := crowdJob{workers: 4, scatter: 0.08, collective: collective}
+				plan := func(step int64) (n int) {
+					for _, at := range c.changes {
+						n += one(step >= at)
+					}
+					return n
+				}
+				job.do = func(step int64, p *Pace) { p.Plan(fmt.Sprint("plan ", plan(step))) }
+				job.change = func(step int64, r *star.Record, _ *rand.Rand) {
+					if step >= 200 && step < ends {
+						slow(r)
+					}
+					if plan(step)%2 == 1 { // parts of a queue, and less to wait for at the servers
+						stretch(&r.Compute, 1.05)
+						stretch(&r.Push, 0.7)
+					}
+				}
+				for seed := range uint64(3) {
+					events, at := job.run(t, seed, 800)
+					n := len(events)
+					if n < 2 || events[0].Kind != Slow || events[n-1].Kind != Recovered || at[n-1] < 300 || at[n-1] > 500 {
+						t.Errorf("%s, ring %v, seed %d: %v at %v", c.name, collective, seed, events, at)
+					}
+				}
+			}
+		}
+	}
+}
+
 // In calm jobs, where one iteration in 200 takes three times as long by chance, a slowdown is found in none of 5,000
 // blocks (40,000 iterations of each worker), whatever the scatter of the other iterations. Where all workers are
 // sometimes faster and sometimes slower together, by a tenth and for about 20 iterations, at most one is.

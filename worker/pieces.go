@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"star"
@@ -124,18 +123,21 @@ func (w *worker) ownSteps(rel wire.Release) int {
 }
 
 // keep copies the parameters of a release that local steps may follow (Local is 1), if the exchange
-// takes at least half of the worker's time: otherwise such steps save little, and the copy costs
-// time in each iteration. The difference between these parameters and those of the next version is
+// takes at least half of the worker's time, and the host is not full: otherwise such steps save
+// little, and the copy costs time in each iteration. On a full host exchanges wait for a processor,
+// and --mode auto takes no local steps. The difference between these parameters and those of the next version is
 // the velocity with which the local steps start. keep must be called after the parameters have
 // arrived and before the gradient is pushed: from then on shards write into them.
 func (w *worker) keep(rel wire.Release, last star.Record) {
 	if w.ownSteps(rel) > 0 {
 		return
 	}
-	w.before = nil
-	if rel.Local == 1 && (last.Samples == 0 || last.Push+last.Transit+last.Pull+last.Wait >= last.Compute) {
-		w.before, w.kept = slices.Clone(w.model.Params()), rel.Version
+	busy, _ := last.Telemetry.Get(star.HostCPU)
+	if rel.Local != 1 || busy >= star.FullHost || last.Samples > 0 && last.Push+last.Transit+last.Pull+last.Wait < last.Compute {
+		w.before = nil
+		return
 	}
+	w.before, w.kept = append(w.before[:0], w.model.Params()...), rel.Version
 }
 
 // partsOf returns the parts of a batch in the order in which they are computed. A part of a queue

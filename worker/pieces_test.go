@@ -40,6 +40,9 @@ func (pointModel) Params() []float32 { return []float32{1} }
 func TestKeepsTheStepThatItsOwnFollow(t *testing.T) {
 	long := star.Record{Samples: 8, Compute: 4, Push: 1, Transit: 1, Pull: 1, Wait: 1}
 	short := star.Record{Samples: 8, Compute: 5, Push: 1, Transit: 1, Pull: 1, Wait: 1}
+	full, half := long, long
+	full.Telemetry.Set(star.HostCPU, 0.9)
+	half.Telemetry.Set(star.HostCPU, 0.5)
 	for _, c := range []struct {
 		name             string
 		local            int
@@ -51,6 +54,8 @@ func TestKeepsTheStepThatItsOwnFollow(t *testing.T) {
 		{"a gradient that they may follow", 1, long, true, false, 0, 8},
 		{"the first", 1, star.Record{}, true, false, 0, 8},
 		{"a short exchange", 1, short, true, false, 0, 0},
+		{"a full host", 1, full, true, false, 0, 0},
+		{"a host with free processors", 1, half, true, false, 0, 8},
 		{"a gradient", 0, long, true, false, 0, 0},
 		{"its own steps", 2, long, true, false, 2, 7},
 		{"a baseline's step", 1, long, true, true, 1, 7},

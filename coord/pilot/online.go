@@ -59,8 +59,9 @@ func newOnline(workers int, timer straggler.Timer, random func(lesson int) strag
 	return o
 }
 
-// observe takes a record. It returns a training that is due, or nil.
-func (o *online) observe(r star.Record) *study {
+// observe takes a record. It returns a training that is due, or nil. On full processors a training would take their
+// time from the workers, so that it waits.
+func (o *online) observe(r star.Record, full func() bool) *study {
 	if int(r.Worker) < 0 || int(r.Worker) >= o.workers {
 		return nil
 	}
@@ -74,7 +75,7 @@ func (o *online) observe(r star.Record) *study {
 		o.recent[o.next] = r
 		o.next = (o.next + 1) % len(o.recent)
 	}
-	if o.seen < o.due || o.study != nil {
+	if o.seen < o.due || o.study != nil || full() {
 		return nil
 	}
 	o.due = 2 * o.seen

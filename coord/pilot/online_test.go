@@ -291,11 +291,37 @@ func TestOnlineUnusable(t *testing.T) {
 	}
 }
 
+func never() bool { return false }
+
+// On full processors no training begins. It begins when they are free, with what was recorded meanwhile.
+func TestOnlineWaitsForAProcessor(t *testing.T) {
+	p := newPilot(t, 2, seeded(1))
+	c := &class{t: t, pilot: p, said: map[int][]string{}, champion: "ewma"}
+	c.tell(runlog.Line{Entry: runlog.Train{Workers: 2, Params: 10, Limit: 1e6, Plan: "ssgd"}})
+	for i := range 600 {
+		for w := range star.Worker(2) {
+			r := star.Record{Worker: w, Step: int64(i), Basis: int64(i), Samples: 8, Compute: time.Second}
+			busy := 0.95
+			if i >= 400 {
+				busy = 0.3
+			}
+			r.Telemetry.Set(star.HostCPU, busy)
+			c.tell(runlog.Line{T: time.Duration(i) * time.Second, Entry: runlog.Record{Record: r}})
+		}
+		if i < 400 && len(c.asked) > 0 {
+			t.Fatalf("a training began in iteration %d on full processors", i)
+		}
+	}
+	if len(c.asked) != 1 {
+		t.Errorf("%d trainings, want 1", len(c.asked))
+	}
+}
+
 // A new predictor has been shown the last iterations of all workers when it begins, in their order.
 func TestOnlineWarm(t *testing.T) {
 	o := newOnline(3, star.Record.Busy, seeded(1))
 	for i := range 1000 {
-		o.observe(star.Record{Worker: star.Worker(i % 3), Step: int64(i), Compute: time.Second, Samples: 1})
+		o.observe(star.Record{Worker: star.Worker(i % 3), Step: int64(i), Compute: time.Second, Samples: 1}, never)
 	}
 	if n := len(o.recent); n != 3*warmUp {
 		t.Fatalf("%d records are kept, want %d", n, 3*warmUp)
@@ -313,7 +339,7 @@ func TestOnlineBounded(t *testing.T) {
 		o := newOnline(workers, star.Record.Busy, seeded(1))
 		for i := range iterations {
 			for w := range workers {
-				o.observe(star.Record{Worker: star.Worker(w), Step: int64(i), Compute: time.Second, Samples: 1})
+				o.observe(star.Record{Worker: star.Worker(w), Step: int64(i), Compute: time.Second, Samples: 1}, never)
 				if o.study != nil {
 					o.study = nil // as if it had been told of
 				}

@@ -160,7 +160,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 			p.say(advice.Remark{Text: "predictor " + p.contest.String()})
 		}
 		if p.online != nil {
-			if s := p.online.observe(e.Record); s != nil {
+			if s := p.online.observe(e.Record, p.controller.Full); s != nil {
 				p.say(advice.Remark{Study: s})
 			}
 		}
@@ -172,7 +172,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 			p.samples[r.Worker] = r.Samples
 			p.controller.Observe(r)
 			if p.online != nil {
-				if s := p.online.observe(r); s != nil {
+				if s := p.online.observe(r, p.controller.Full); s != nil {
 					p.say(advice.Remark{Study: s})
 				}
 			}

@@ -17,6 +17,13 @@ const (
 	persists = 2 * time.Second // for which the same worker must be slow on hosts that are full
 	clear    = 0.2             // gain for which a plan is chosen before much was seen
 	slower   = 3               // doublings of the dwell at most, because the plan was changed before
+
+	// pause is the shortest time between two decisions. Each prices every plan, which takes 0.4 ms for four workers: in
+	// a job with iterations of 8 ms a decision in each would take 5 % of a processor.
+	pause = 50 * time.Millisecond
+	// stale is after how many rounds, and after how long at least, a decision is made again from the same times: the
+	// noise scale and the price of staleness change more slowly.
+	stale, staleTime = 8, time.Second
 )
 
 // lastLook is the basis of the last decision, and what has happened since.
@@ -70,7 +77,7 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 			fastest, slowest = min(fastest, t), max(slowest, t)
 		}
 	}
-	if due := c.last.asked + fastest; at < due && c.last.asked > 0 {
+	if due := c.last.asked + max(fastest, pause); at < due && c.last.asked > 0 {
 		// Half of the way, since a worker may become faster meanwhile: so the times of all workers are looked at a few
 		// times in a round, and not at each of its updates.
 		c.last.rest = at + (due-at)/2
@@ -90,6 +97,14 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	if c.current.safe {
 		c.current.safe, c.current.since = false, at // from here on as usual
 	}
+	ssgd := modes.SSGD(len(c.obs.workers))
+	// Workers that share full processors are slow in turn: only one that stays slow is a reason to leave SSGD.
+	crowded := c.Full()
+	shared := crowded && (c.suspect.worker < 0 || at-c.suspect.since < persists)
+	if shared && c.current.plan.Equal(ssgd) {
+		c.current.wants = 0
+		return price.Decision{}, false
+	}
 	c.last.times, c.last.at, c.last.content = append(c.last.times[:0], f.Times...), at, false
 	sure, few := c.obs.sure(h, f), []string(nil)
 	if !sure && !c.obs.obvious(f) {
@@ -97,7 +112,6 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 			return price.Decision{}, false
 		}
 	}
-	ssgd := modes.SSGD(len(c.obs.workers))
 	home, err := price.Over(ssgd, h, f)
 	if err != nil {
 		return c.retreat(at, err.Error())
@@ -126,12 +140,10 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 			c.current.wants = 0
 			return price.Decision{}, false
 		}
-		if c.obs.crowded(needed) && !best.Plan.Equal(ssgd) && (c.suspect.worker < 0 || at-c.suspect.since < persists) {
-			c.current.wants = 0 // the workers share processors, and are slow in turn
-			return price.Decision{}, false
-		}
-		if c.obs.crowded(needed) && !best.Plan.Equal(ssgd) && !c.current.plan.Equal(ssgd) && !c.current.fled {
-			c.current.wants = 0 // times under one plan do not predict those under another, and this one has not disappointed
+		// On full processors times under one plan do not predict those under another: a plan that has not disappointed
+		// stays.
+		if !best.Plan.Equal(ssgd) && (shared || crowded && !c.current.plan.Equal(ssgd) && !c.current.fled) {
+			c.current.wants = 0
 			return price.Decision{}, false
 		}
 		if best.Plan.Equal(ssgd) && c.home.early(at, slowest, c.dwell(slowest), c.worth.cautious(f, home), c.worth.cautious(f, present)) {
@@ -454,12 +466,12 @@ func (c *Controller) glimpsed() []string {
 }
 
 // unchanged reports whether a decision would be made from the same facts as the last one: no average has moved by a
-// twentieth, no worker is overdue, the last decision was content, and it was made within eight rounds. A decision is
-// made up to once in a round of the fastest worker, and takes part of a millisecond for a few workers, and time in
+// twentieth, no worker is overdue, the last decision was content, and it is not stale. A decision is made up to once in
+// a round of the fastest worker and in each pause, and takes part of a millisecond for a few workers, and time in
 // proportion to their number for many. With more than 64 the last one need not have been content. With fewer, must is
 // true where a Decider is set, which may go by more than averages.
 func (l *lastLook) unchanged(at time.Duration, times []time.Duration, must bool) bool {
-	if len(times) <= price.Exhaustive && (!l.content || must) || len(l.times) == 0 || at-l.at >= 8*slices.Max(times) {
+	if len(times) <= price.Exhaustive && (!l.content || must) || len(l.times) == 0 || at-l.at >= max(stale*slices.Max(times), staleTime) {
 		return false
 	}
 	for w, t := range times {

@@ -19,11 +19,6 @@ const (
 	shifted = 6   // iterations in a row that make a new level
 	leapt   = 3   // iterations in a row that make a new level where each takes half more than the median
 	apart   = 1.2 // factor by which levels differ
-
-	// full is the share of a host's processors that is busy when there is no more to be had of them: what is left goes
-	// to context switches, and into more updates. Four workers on two processors have 0.85 in SSGD, and no mode makes
-	// them faster.
-	full = 0.75
 )
 
 // observations is the workers of the job, and what their records have shown.
@@ -301,7 +296,7 @@ func (obs *observations) obvious(f price.Forecast) bool {
 	return false
 }
 
-// crowded reports whether the processors of most workers' hosts are full: 0.75 of them or more are busy, over the
+// crowded reports whether the processors of most workers' hosts are full ([star.FullHost]), over the
 // iterations that are remembered. Workers that share processors slow each other down in turn, and more so in a plan in
 // which they wait less: their times under one plan do not predict those under another. Only workers with at least least
 // such iterations count.
@@ -318,8 +313,12 @@ func (obs *observations) crowded(least float64) bool {
 			shares = append(shares, sum/known)
 		}
 	}
-	return median(shares) >= full
+	return median(shares) >= star.FullHost
 }
+
+// Full reports whether the processors of most workers' hosts are busy, over at least five iterations of each worker.
+// false: they are not, or it is unknown.
+func (c *Controller) Full() bool { return c.obs.crowded(needed) }
 
 // Deadline is the time after which an iteration of w counts as late: beyond the median by ten times the spread
 // (1.4826·MAD, which is the standard deviation of normal values), and beyond the longest of the latest iterations by

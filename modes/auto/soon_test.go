@@ -751,20 +751,28 @@ func TestGrowingLossInSSGD(t *testing.T) {
 	}
 }
 
-// A controller that is sure and content looks again after eight rounds, and at once when a worker's times change or a
-// worker is overdue.
+// A controller that is sure and content looks again after eight rounds and a second, and at once when a worker's times
+// change or a worker is overdue; but not in each of many short iterations, and not while workers share full processors
+// and none stays slow.
 func TestContentIsNotAskedAgain(t *testing.T) {
 	const n = 4
 	for _, c := range []struct {
 		name  string
+		other time.Duration // of workers 0 to 2
 		last  time.Duration // of worker 3, in the rounds that count
 		late  time.Duration // of the decision after the last update
+		grows float64       // of all iterations, in each round
+		busy  float64       // host_cpu
 		least int           // looks in 32 rounds
 		most  int
 	}{
-		{"nothing changes", 100 * time.Millisecond, 0, 4, 6},
-		{"it becomes slow", 190 * time.Millisecond, 0, 7, 32},
-		{"it is overdue", 100 * time.Millisecond, 150 * time.Millisecond, 25, 32},
+		{"nothing changes", 200 * time.Millisecond, 200 * time.Millisecond, 0, 0, 0.3, 3, 6},
+		{"rounds are short", 50 * time.Millisecond, 50 * time.Millisecond, 0, 0, 0.3, 1, 2},
+		{"it becomes slow", 200 * time.Millisecond, 380 * time.Millisecond, 0, 0, 0.3, 7, 32},
+		{"it is overdue", 200 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond, 0, 0.3, 25, 32},
+		{"all grow", 200 * time.Millisecond, 200 * time.Millisecond, 0, 0.03, 0.3, 7, 32},
+		{"all grow, and rounds are short", 2 * time.Millisecond, 2 * time.Millisecond, 0, 0.03, 0.3, 1, 5},
+		{"all grow on a full host", 200 * time.Millisecond, 200 * time.Millisecond, 0, 0.03, 0.9, 0, 0},
 	} {
 		k, err := New(Config{Workers: n, Batch: 32}, modes.SSGD(n))
 		if err != nil {
@@ -774,12 +782,15 @@ func TestContentIsNotAskedAgain(t *testing.T) {
 		for round := range 64 {
 			took := time.Duration(0)
 			for w := range n {
-				own := 100*time.Millisecond + time.Duration(w+round%3)*time.Microsecond
+				own := c.other + time.Duration(w+round%3)*time.Microsecond
 				if w == 3 && round >= 32 {
 					own = c.last
 				}
+				own = time.Duration(math.Pow(1+c.grows, float64(round)) * float64(own))
 				took = max(took, own)
-				k.Observe(star.Record{Worker: star.Worker(w), Step: int64(round), Samples: 32, Compute: own})
+				r := star.Record{Worker: star.Worker(w), Step: int64(round), Samples: 32, Compute: own}
+				r.Telemetry.Set(star.HostCPU, c.busy)
+				k.Observe(r)
 			}
 			at += took
 			k.Fired(at, []star.Worker{0, 1, 2, 3}, n*32)
@@ -788,7 +799,9 @@ func TestContentIsNotAskedAgain(t *testing.T) {
 				looks++
 			}
 			seen = k.last.at
-			at += c.late
+			if at += c.late; round == 0 {
+				at += 2 * settling
+			}
 		}
 		if looks < c.least || looks > c.most {
 			t.Errorf("%s: looked %d times in 32 rounds, want %d to %d", c.name, looks, c.least, c.most)
@@ -923,7 +936,7 @@ func TestFullHostsTakeNoLocalSteps(t *testing.T) {
 				others++
 			}
 		}
-		if (local > 0) != (busy < full) || busy > full && others == 0 {
+		if (local > 0) != (busy < star.FullHost) || busy > star.FullHost && others == 0 {
 			t.Errorf("%.1f of the processors busy: %d changes to local steps, %d to others", busy, local, others)
 		}
 	}
