@@ -13,6 +13,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -53,19 +54,19 @@ def times(out):
     return [b - a for a, b in zip(at[10:], at[11:])]
 
 
-def job(star, args, kind, url, folder):
-    """The median time of an update, and what the sink says."""
+def job(star, args, url, folder):
+    """The median time of an update, and the process of the sink, which may go on for 20 s."""
     out = folder / "job"
     sink = None
     if url:
         sink = subprocess.Popen([star, "export", str(out), "--follow", "--to", "otlp=" + url], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         subprocess.run([star, "run", "--out", str(out), *args], check=True, capture_output=True, timeout=PATIENCE)
-        said = sink.communicate(timeout=PATIENCE)[0] if sink else ""
-    finally:
-        if sink and sink.poll() is None:
+    except BaseException:
+        if sink:
             sink.kill()
-    return statistics.median(times(out)), said.strip(), sum(1 for _ in (out / "run.jsonl").open())
+        raise
+    return statistics.median(times(out)), sink
 
 
 def main():
@@ -75,7 +76,7 @@ def main():
     p.add_argument("--epochs", type=int, default=12)
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args()
-    args = ["--workers", "2", "--servers", "1", "--mode", "ssgd", "--slow", "none", "--epochs", str(a.epochs), "--dataset", "digits", "--http", "off"]
+    args = ["--workers", "2", "--mode", "ssgd", "--slow", "none", "--epochs", str(a.epochs), "--dataset", "digits", "--http", "off"]
     up, slow, broken = Server(200, 0), Server(200, 8), Server(500, 0)
     dead = Server(200, 0)
     dead_url = "http://127.0.0.1:%d" % dead.server_port
@@ -86,20 +87,24 @@ def main():
     rng = random.Random(a.seed)
     ratios = {k: [] for k in kinds if k != "none"}
     steps, lost = [], {}
+    scratch = tempfile.mkdtemp(prefix="sinks-")
+    sinks = []
     for n in range(a.rounds):
         got = {}
         order = list(kinds)
         rng.shuffle(order)
         for k in order:
-            with tempfile.TemporaryDirectory() as d:
-                got[k], said, _ = job(a.star, args, k, url[k], pathlib.Path(d))
-            if said:
-                sent, gone = map(int, re.search(r"(\d+) rows sent.*?(\d+) lost", said).groups())
-                lost.setdefault(k, []).append((sent, gone))
+            got[k], sink = job(a.star, args, url[k], pathlib.Path(scratch, "%d-%s" % (n, k)))
+            if sink:
+                sinks.append((k, sink))
         steps.append(got["none"])
         for k in ratios:
             ratios[k].append(got[k] / got["none"] - 1)
         print("round %d  load %.0f  %s" % (n + 1, os.getloadavg()[0], "  ".join("%s %.2f ms" % (k, 1e3 * got[k]) for k in kinds)), file=sys.stderr)
+    for k, sink in sinks:
+        sent, gone = map(int, re.search(r"(\d+) rows sent.*?(\d+) lost", sink.communicate(timeout=PATIENCE)[0]).groups())
+        lost.setdefault(k, []).append((sent, gone))
+    shutil.rmtree(scratch)
     print("step without a sink: median %.2f ms" % (1e3 * statistics.median(steps)))
     for k, r in ratios.items():
         r = sorted(r)

@@ -64,7 +64,6 @@ type Follower struct {
 	last     time.Duration // At of the newest row
 	thinned  bool
 	position *os.File
-	sent     int64
 	givenUp  bool  // rows are counted only
 	unsent   int64 // rows since then
 	deadline time.Time

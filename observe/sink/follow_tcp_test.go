@@ -207,8 +207,14 @@ func TestFollowsWhileTheServerFails(t *testing.T) {
 		name  string
 		fails func(w http.ResponseWriter, r *http.Request) bool
 	}{
-		{"500", func(w http.ResponseWriter, _ *http.Request) bool { http.Error(w, "broken", 500); return true }},
-		{"429", func(w http.ResponseWriter, _ *http.Request) bool { http.Error(w, "too much", 429); return true }},
+		{"500", func(w http.ResponseWriter, _ *http.Request) bool {
+			http.Error(w, "broken", http.StatusInternalServerError)
+			return true
+		}},
+		{"429", func(w http.ResponseWriter, _ *http.Request) bool {
+			http.Error(w, "too much", http.StatusTooManyRequests)
+			return true
+		}},
 		{"hangs up", func(w http.ResponseWriter, _ *http.Request) bool {
 			conn, _, err := w.(http.Hijacker).Hijack()
 			if err == nil {

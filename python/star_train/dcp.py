@@ -211,7 +211,13 @@ def load(place: str, model: torch.nn.Module, optimizer: Optional[torch.optim.Opt
     state = {"model." + k: v for k, v in models.items() if "model." + k not in counters}
     state.update(("optim." + k, v) for k, v in optims.items() if k.startswith("state."))
     _same(reader, state, optimizer is not None)
-    pt.load(state, storage_reader=reader, no_dist=not dist.is_initialized())
+    try:
+        pt.load(state, storage_reader=reader, no_dist=not dist.is_initialized())
+    except pt.CheckpointException as e:  # DCP wraps what a rank raises
+        for failed, _ in e.failures.values():
+            if isinstance(failed, StarError):
+                raise failed from None
+        raise
     for names, first in ((models, "model."), (optims, "optim.")):
         names.update((k, state[first + k]) for k in names if first + k in state)
     set_state_dict(model, [] if optimizer is None else [optimizer], model_state_dict=models, optim_state_dict=optims, options=options)
@@ -224,7 +230,11 @@ def _same(reader: StarReader, state: Dict[str, Any], optimizer: bool) -> None:
     for name in [*state, *stored]:
         if name not in stored:
             slots = sorted({k.rsplit(".", 1)[1] for k in reader.tensors if k.startswith("optim.")})
-            why = "its optimizer is %s, with the state %s" % (reader.manifest["optimizer"], ", ".join(slots) or "of its own that PyTorch has no name for") if name.startswith("optim.") else "it is of another model: %s" % reader.manifest["model"]
+            why = (
+                "its optimizer is %s, with the state %s" % (reader.manifest["optimizer"], ", ".join(slots) or "of its own that PyTorch has no name for")
+                if name.startswith("optim.")
+                else "it is of another model: %s" % reader.manifest["model"]
+            )
             raise StarError("%s has no %s: %s" % (reader.folder, name, why), EXIT_DISAGREE)
         if name not in state:
             raise StarError("%s has %s, which this model and optimizer have not: they are others than those of the job" % (reader.folder, name), EXIT_DISAGREE)

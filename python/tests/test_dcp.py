@@ -208,7 +208,9 @@ def test_errors(trained, tmp_path, program):
         dcp.load(job.out, build(kind, 8)[0])
     assert e.value.code == 78
     with pytest.raises(_link.StarError, match="has no model.9.weight: it is of another model"):
-        dcp.load(job.out, torch.nn.Sequential(*model, torch.nn.Identity(), torch.nn.Identity(), torch.nn.Identity(), torch.nn.Identity(), torch.nn.Identity(), torch.nn.Linear(3, 3)))
+        dcp.load(
+            job.out, torch.nn.Sequential(*model, torch.nn.Identity(), torch.nn.Identity(), torch.nn.Identity(), torch.nn.Identity(), torch.nn.Identity(), torch.nn.Linear(3, 3))
+        )
     with pytest.raises(_link.StarError, match="which this model and optimizer have not"):
         dcp.load(job.out, model[:2])
     other = "momentum" if kind == "adamw" else "adamw"

@@ -13,7 +13,20 @@ import pytest
 
 START = {"type": "start", "format": 1, "program": "star 0.1.0", "time": "2026-01-02T03:04:05Z", "job": "trial", "config": {"arch": "ps", "mode": "auto", "lr": 0.1}}
 TRAIN = {"type": "train", "t": 0, "workers": 2, "shards": 1, "model": "m", "model_hash": "h", "params": 1, "data": "d", "samples": 100, "limit": 1000, "version": 0, "plan": "ssgd"}
-END = {"type": "summary", "arch": "ps", "mode": "ssgd", "workers": 2, "shards": 1, "model": "m", "dataset": "d", "seed": 1, "steps": 1, "updates": 3, "samples": 30, "wasted_samples": 0}
+END = {
+    "type": "summary",
+    "arch": "ps",
+    "mode": "ssgd",
+    "workers": 2,
+    "shards": 1,
+    "model": "m",
+    "dataset": "d",
+    "seed": 1,
+    "steps": 1,
+    "updates": 3,
+    "samples": 30,
+    "wasted_samples": 0,
+}
 END.update(train_loss=0.5, test_loss=None, test_accuracy=0, evaluated=False, wall_s=1, samples_per_s=1, staleness={"mean": 0, "max": 0, "histogram": {}}, switches=0, bytes_sent=0)
 END.update(run_log="", checkpoint="")
 
@@ -22,7 +35,20 @@ def lines(n):
     """Updates, one a second, and a slow worker."""
     for i in range(n):
         for w in range(2):
-            yield {"type": "record", "t": i + 1, "worker": w, "step": i, "basis": i, "at": i + 1, "load": 0.125, "compute": 0.25 + w, "push": 0, "wait": 0, "pull": 0, "transit": 0} | {
+            yield {
+                "type": "record",
+                "t": i + 1,
+                "worker": w,
+                "step": i,
+                "basis": i,
+                "at": i + 1,
+                "load": 0.125,
+                "compute": 0.25 + w,
+                "push": 0,
+                "wait": 0,
+                "pull": 0,
+                "transit": 0,
+            } | {
                 "samples": 5,
                 "loss": 1 / (i + 1),
                 "norm2": 1,

@@ -167,8 +167,8 @@ func (f *File) open(behind int) error {
 	}
 }
 
-// ThinnedError says that a part lost lines to the bound of its log before it was read. A caller that opens the log again
-// reads the lines that are left.
+// ThinnedError says that a part lost lines to the bound of its log before it was read. A caller that opens the log
+// again reads the lines that are left.
 type ThinnedError struct {
 	Path string
 	Part int
