@@ -29,6 +29,7 @@ type journal struct {
 	t    *testing.T
 	path string
 	n    int
+	late float64 // seconds more that worker 1 loads
 }
 
 func newJournal(t *testing.T) *journal {
@@ -61,7 +62,7 @@ func (j *journal) steps(n int) {
 	var b strings.Builder
 	for range n {
 		for w := range 2 {
-			fmt.Fprintf(&b, `{"type":"record","t":%d,"worker":%d,"step":%d,"basis":%d,"at":%d,"load":0.1,"compute":0.2,"push":0.1,"wait":0,"pull":0,"transit":0,"samples":5,"loss":0.5,"norm2":1,"cpu":1,"net_in":1,"net_out":1}`+"\n", j.n+1, w, j.n, j.n, j.n+1)
+			fmt.Fprintf(&b, `{"type":"record","t":%d,"worker":%d,"step":%d,"basis":%d,"at":%d,"load":%g,"compute":0.2,"push":0.1,"wait":0,"pull":0,"transit":0,"samples":5,"loss":0.5,"norm2":1,"cpu":1,"net_in":1,"net_out":1}`+"\n", j.n+1, w, j.n, j.n, j.n+1, 0.1+float64(w)*j.late)
 		}
 		fmt.Fprintf(&b, `{"type":"fire","t":%d,"seq":%d,"version":%d,"workers":[0,1],"staleness":[0,0],"samples":%d}`+"\n", j.n+1, j.n+1, j.n+1, 10*(j.n+1))
 		j.n++
@@ -417,6 +418,29 @@ func TestSilentLog(t *testing.T) {
 	f.Patience.Silent = time.Second
 	if _, err := run(t, f); err == nil || job.ExitCode(err) != exitcode.Restart {
 		t.Error(err)
+	}
+}
+
+// A job that is only observed has its verdicts in the log: no worker is called slow twice.
+func TestOneEventPerVerdict(t *testing.T) {
+	t.Parallel()
+	j, c := newJournal(t), newCollector(t)
+	text, err := os.ReadFile(j.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(j.path, []byte(strings.Replace(string(text), `"mode":"auto"`, `"mode":"ssgd","watched":"train.py"`, 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	j.late = 0.9
+	j.steps(60)
+	j.slow()
+	j.end()
+	if _, err := run(t, follower(j, "otlp="+c.URL, false)); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(strings.Join(c.logs, "\n"), "x slow since"); n != 1 {
+		t.Errorf("%d times: %q", n, c.logs)
 	}
 }
 

@@ -144,7 +144,8 @@ func (s *State) Line(l runlog.Line) error {
 		s.start = e
 		var c struct{ Arch, Mode, Watched string }
 		json.Unmarshal(e.Config, &c) // missing settings have their defaults
-		s.ring, s.own, s.watched = c.Arch == "allreduce", c.Mode == "auto", c.Watched != ""
+		s.ring, s.watched = c.Arch == "allreduce", c.Watched != ""
+		s.own = c.Mode == "auto" || s.watched // the log has the verdicts
 	case runlog.Train:
 		s.train, s.began = &e, l.T
 		s.workers = append(s.workers, make([]worker, max(e.Workers-len(s.workers), 0))...)
