@@ -72,6 +72,7 @@ var rooms = []struct {
 	{"star/observe/explain", "star star/modes star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
 	{"star/observe/export", "star star/runlog", "net os sync context math/rand math/rand/v2", "pure: files for other tools follow from a log"},
 	{"star/observe/fleet", "star star/observe/web star/runlog star/straggler", "os", "several jobs, from their run logs; knows no files"},
+	{"star/observe/sink", "star star/internal/durable star/internal/exitcode star/internal/unpack star/job star/observe/export star/observe/web star/runlog star/runlog/parts", "", "sends a run log to tools of others"},
 	{"star/observe/watch", "star star/coord/measure star/internal/exitcode star/modes star/modes/price star/cluster/resource/host star/runlog star/sim star/straggler star/train/optim star/transport", "", "jobs that do not run on STAR: their rows, the head pure, collector and link around it"},
 	{"star/observe/web", "star star/modes star/runlog star/straggler", "os", "the page of a job, from its run log; knows no files"},
 	{"star/observe/whatif", "star star/modes star/modes/auto star/modes/price star/runlog star/sim star/train/optim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},

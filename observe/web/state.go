@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -19,6 +20,9 @@ import (
 // depend on the length of the job: series have a fixed number of intervals, which become longer as
 // the job does. It is used by one goroutine.
 type State struct {
+	// Tell, if it is not nil, is called with each event when the line that says so is processed.
+	Tell func(Event)
+
 	start     runlog.Start
 	ring      bool
 	watched   bool // the job is not STAR's: it has no known end and no checkpoints
@@ -140,7 +144,8 @@ func (s *State) Line(l runlog.Line) error {
 		s.start = e
 		var c struct{ Arch, Mode, Watched string }
 		json.Unmarshal(e.Config, &c) // missing settings have their defaults
-		s.ring, s.own, s.watched = c.Arch == "allreduce", c.Mode == "auto", c.Watched != ""
+		s.ring, s.watched = c.Arch == "allreduce", c.Watched != ""
+		s.own = c.Mode == "auto" || s.watched // the log has the verdicts
 	case runlog.Train:
 		s.train, s.began = &e, l.T
 		s.workers = append(s.workers, make([]worker, max(e.Workers-len(s.workers), 0))...)
@@ -157,6 +162,7 @@ func (s *State) Line(l runlog.Line) error {
 			return err
 		}
 		s.judge(e.Plan)
+		s.tell(l.T, "begun", Info, "the training began: %s on %s, %s, mode %s", e.Model, e.Data, count(e.Workers-len(e.Absent), "worker"), e.Plan)
 	case runlog.Join:
 		s.join(l.T, e)
 	case runlog.Leave:
@@ -181,11 +187,12 @@ func (s *State) Line(l runlog.Line) error {
 	case runlog.Slowdown:
 		s.together(e)
 	case runlog.Plan:
+		s.tell(l.T, "mode", Info, "mode changed to %s: %s", e.Plan, e.Why)
 		s.judge(e.Plan)
 		s.modes = last(append(s.modes, mode{at: l.T, plan: e.Plan, why: e.Why, predicted: float64(e.Predicted), seen: math.NaN()}), mostChanges)
 	case runlog.Set:
 		s.detector.Set(e.Name, float64(e.Value))
-		s.happen(l.T, "%s: %s is %v now", e.Why, e.Name, float64(e.Value))
+		s.happen(l.T, "set", Info, "%s: %s is %v now", e.Why, e.Name, float64(e.Value))
 	case runlog.Gain:
 		s.counted.gain["predicted"], s.counted.gain["seen"] = e.Predicted, e.Seen
 		for i := len(s.modes) - 1; i >= 0; i-- {
@@ -199,28 +206,29 @@ func (s *State) Line(l runlog.Line) error {
 	case runlog.Checkpoint:
 		if e.Err != "" {
 			s.counted.failures++
+			s.tell(l.T, "checkpoint", Error, "a checkpoint of version %d could not be written: %s", e.Version, e.Err)
 		} else {
 			s.counted.saved = l.T
 		}
 		s.saves = last(append(s.saves, checkpoint{l.T, e.ID, e.Err, e.Version}), 20)
 	case runlog.Replica:
 		s.copies[e.Shard] = e
-		s.happen(l.T, "shard %d: server %d %s; server %d answers", e.Shard, e.Server, e.Event, e.Primary)
+		s.happen(l.T, "replica", Info, "shard %d: server %d %s; server %d answers", e.Shard, e.Server, e.Event, e.Primary)
 	case runlog.Move:
 		if e.Err != "" {
-			s.happen(l.T, "shard %d stays on server %d: %s", e.Shard, e.From, e.Err)
+			s.happen(l.T, "move", Warn, "shard %d stays on server %d: %s", e.Shard, e.From, e.Err)
 		} else {
-			s.happen(l.T, "shard %d moved from server %d to %d", e.Shard, e.From, e.To)
+			s.happen(l.T, "move", Info, "shard %d moved from server %d to %d", e.Shard, e.From, e.To)
 		}
 	case runlog.Poison:
 		if !e.Over {
 			s.counted.poisoned[e.Worker] = true
-			s.happen(l.T, "worker %d sent a gradient that does not belong: %s", e.Worker, e.Cause)
+			s.happen(l.T, "poison", Warn, "worker %d sent a gradient that does not belong: %s", e.Worker, e.Cause)
 		}
 	case runlog.Hang:
 		if e.Event == "over" {
 			clear(s.counted.missing)
-			s.happen(l.T, "the job continued after %.0f s: the hang is over", (l.T - e.Since.Duration()).Seconds())
+			s.happen(l.T, "hang", Info, "the job continued after %.0f s: the hang is over", (l.T - e.Since.Duration()).Seconds())
 			break
 		}
 		s.counted.hangs++
@@ -231,18 +239,18 @@ func (s *State) Line(l runlog.Line) error {
 			}
 			s.counted.missing[w] = why
 		}
-		s.happen(l.T, "hang: %s", e.Text)
+		s.happen(l.T, "hang", Error, "hang: %s", e.Text)
 	case runlog.Short:
-		s.happen(l.T, "waits for workers: %d are there, at least %d are wanted", e.Workers, e.Least)
+		s.happen(l.T, "short", Warn, "waits for workers: %d are there, at least %d are wanted", e.Workers, e.Least)
 	case runlog.Enough:
-		s.happen(l.T, "goes on with %d workers", e.Workers)
+		s.happen(l.T, "enough", Info, "goes on with %d workers", e.Workers)
 	case runlog.Term:
 		s.term = e.Term
 		s.recoverJob(l.T) // another coordinator begins to compare
 		if e.Over {
-			s.happen(l.T, "another process coordinates now")
+			s.happen(l.T, "term", Warn, "another process coordinates now")
 		} else {
-			s.happen(l.T, "this process coordinates since then (term %d)", e.Term)
+			s.happen(l.T, "term", Info, "this process coordinates since then (term %d)", e.Term)
 		}
 	case runlog.Gap:
 		s.missing.Add(l.T, e)
@@ -252,13 +260,18 @@ func (s *State) Line(l runlog.Line) error {
 			s.samples, s.updates, s.counted.last = e.Samples, e.Version-s.train.Version, e.Until.Duration()
 		}
 	case runlog.Stop:
-		s.happen(l.T, "told to stop: %s", e.Why)
+		s.happen(l.T, "stop", Info, "told to stop: %s", e.Why)
 	case runlog.Summary:
 		s.end = &e.Result
-		for w := range s.open {
+		for _, w := range slices.Sorted(maps.Keys(s.open)) {
 			s.recover(w, s.now)
 		}
 		s.recoverJob(s.now)
+		if e.Error != "" {
+			s.tell(s.now, "end", Error, "the job failed: %s", e.Error)
+		} else {
+			s.tell(s.now, "end", Info, "the job ended after %d samples in %d updates%s", e.Samples, e.Updates, because(e.Ended))
+		}
 	}
 	return nil
 }
@@ -282,8 +295,17 @@ func last[T any](xs []T, n int) []T {
 	return xs
 }
 
-func (s *State) happen(at time.Duration, format string, a ...any) {
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
+}
+
+// happen records an event that the page lists.
+func (s *State) happen(at time.Duration, kind string, level Level, format string, a ...any) {
 	s.happened = last(append(s.happened, event{at, fmt.Sprintf(format, a...)}), mostEvents)
+	s.tell(at, kind, level, format, a...)
 }
 
 func (s *State) join(at time.Duration, e runlog.Join) {
@@ -292,13 +314,13 @@ func (s *State) join(at time.Duration, e runlog.Join) {
 	}
 	w := &s.workers[e.Worker]
 	if s.train != nil {
-		s.happen(at, "worker %d joined", e.Worker)
+		s.happen(at, "join", Info, "worker %d joined", e.Worker)
 	}
 	w.peer, w.never, w.left = e.Peer, false, false
 }
 
 func (s *State) leave(at time.Duration, e runlog.Leave) {
-	s.happen(at, "worker %d left: %s", e.Worker, strings.TrimPrefix(e.Why, "left: "))
+	s.happen(at, "leave", Warn, "worker %d left: %s", e.Worker, strings.TrimPrefix(e.Why, "left: "))
 	s.recover(e.Worker, at)
 	if int(e.Worker) < len(s.workers) {
 		s.workers[e.Worker].left = true
@@ -403,13 +425,18 @@ func (s *State) slow(at time.Duration, w star.Worker, step int64, slowdown float
 	}
 	e := &s.episodes[i]
 	e.factor.Add(slowdown)
+	if !ok || e.cause != cause {
+		s.tellOf(w, at, "slow", Warn, "worker %d is %.1fx slow since step %d: %s", w, slowdown, step, strings.Join(says, "; "))
+	}
 	e.slowdown, e.cause, e.says = e.factor.Value(), cause, strings.Join(says, "; ")
 }
 
 func (s *State) recover(w star.Worker, at time.Duration) {
 	if i, ok := s.open[w]; ok {
-		s.episodes[i].until = at
+		e := &s.episodes[i]
+		e.until = at
 		delete(s.open, w)
+		s.tellOf(w, at, "recovered", Info, "worker %d is not slow any more: it was %.1fx slow for %s (%s)", w, e.slowdown, brief(at-e.since), e.cause)
 	}
 }
 
@@ -417,6 +444,7 @@ func (s *State) recover(w star.Worker, at time.Duration) {
 func (s *State) together(e runlog.Slowdown) {
 	if e.Event == straggler.Recovered.String() {
 		s.recoverJob(e.Until.Duration())
+		s.tell(s.now, "slowdown", Info, "%s", e.Says)
 		return
 	}
 	x := s.slowJob()
@@ -427,6 +455,7 @@ func (s *State) together(e runlog.Slowdown) {
 	}
 	x.factor.Add(float64(e.Slowdown))
 	x.hosts, x.part, x.cause, x.says = e.Hosts, e.Part, e.Cause, texts(e.Evidence)
+	s.tell(s.now, "slowdown", Warn, "%s", e.Says)
 }
 
 // slowJob is the present slowdown of all workers; nil: none.

@@ -167,6 +167,19 @@ func (f *File) open(behind int) error {
 	}
 }
 
+// ThinnedError says that a part lost lines to the bound of its log before it was read. A caller that opens the log
+// again reads the lines that are left.
+type ThinnedError struct {
+	Path string
+	Part int
+	Now  string // file with what is left of it
+}
+
+// Error implements error.
+func (e *ThinnedError) Error() string {
+	return fmt.Sprintf("%s: part %d was thinned before it was read here (--log-max): what is written now is in %s", e.Path, e.Part, e.Now)
+}
+
 func (f *File) openAll(ps []part, behind int) error {
 	number := 1
 	for _, p := range ps {
@@ -176,7 +189,7 @@ func (f *File) openAll(ps []part, behind int) error {
 			continue
 		}
 		if p.from <= behind {
-			return fmt.Errorf("%s: part %d was thinned before it was read here (--log-max): what is written now is in %s", f.path, behind+1, p.path)
+			return &ThinnedError{f.path, behind + 1, p.path}
 		}
 		in, err := os.Open(p.path)
 		if err != nil {

@@ -17,8 +17,10 @@ import (
 // Model, ModelHash, Optimizer and the counts are used. Every tensor of both layouts must be in the file with that
 // shape: parameters as F32, F64, F16 or BF16, buffers with numbers of any type that theirs can be made of. A name
 // may differ by what wrappers of PyTorch add ([Plain]). A tensor that the layouts do not know is an error, but for
-// counters of batch normalisation (…num_batches_tracked). The slots of the optimiser begin with zeros. odd says
-// what is not finite. An error that is the file's matches ErrMissing or ErrCorrupt.
+// counters of batch normalisation (…num_batches_tracked). The slots of the optimiser are tensors called
+// optim.state.PARAMETER.SLOT, as torch.distributed.checkpoint names them, and begin with zeros if the file has no name
+// like that; optim.state.PARAMETER.step, the same for all parameters, is the number of its steps. odd says what is not
+// finite. An error that is the file's matches ErrMissing or ErrCorrupt.
 func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFinite, err error) {
 	f, size, err := open(path)
 	if err != nil {
@@ -58,6 +60,10 @@ func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFi
 			buffers = v
 		}
 	}
+	state, steps, err := readState(f, h, m, slots, used, path)
+	if err != nil {
+		return m, odd, err
+	}
 	for _, t := range h.Tensors {
 		if !used[t.Name] && !strings.HasSuffix(t.Name, "num_batches_tracked") {
 			return m, odd, corrupt(path, -1, "the tensors of "+m.Model, "%q as well: it is of another model", clip(t.Name))
@@ -67,10 +73,15 @@ func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFi
 		return m, odd, fmt.Errorf("checkpoint: the model for %s has no parameters", path)
 	}
 	m.Params = int64(len(params))
-	m.Steps, m.Shards, m.Buffers, m.Residuals, m.More = 0, nil, nil, nil, nil // files of the checkpoint that m may be of
-	s := Shard{To: m.Params, Version: m.Version, ModelHash: m.ModelHash, Optimizer: m.Optimizer, Params: params}
-	for _, name := range slots {
-		s.Slots = append(s.Slots, Slot{Name: name, Data: make([]float32, len(params))})
+	m.Steps, m.Shards, m.Buffers, m.Residuals, m.More = steps, nil, nil, nil, nil // files of the checkpoint that m may be of
+	s := Shard{To: m.Params, Version: m.Version, ModelHash: m.ModelHash, Optimizer: m.Optimizer, Steps: steps, Params: params}
+	for i, name := range slots {
+		data := make([]float32, len(params))
+		if state != nil {
+			data = state[i]
+			odd.in(m.Layout, 0, data)
+		}
+		s.Slots = append(s.Slots, Slot{Name: name, Data: data})
 	}
 	part, err := WriteShard(dir, 0, s)
 	if err != nil {
@@ -85,6 +96,69 @@ func Import(path, dir string, m Manifest, slots []string) (_ Manifest, odd NotFi
 		m.Buffers = &file
 	}
 	return m, odd, WriteManifest(dir, m)
+}
+
+// stateName begins the names of an optimiser's state: those of torch.distributed.checkpoint for a state of
+// {"optim": …}.
+const stateName = "optim.state."
+
+// readState reads the slots of the optimiser and the number of its steps; nil: the file has none.
+func readState(f *os.File, h *Header, m Manifest, slots []string, used map[string]bool, path string) (state [][]float32, steps int64, err error) {
+	byName := map[string]Tensor{}
+	names := make([]string, 0, len(h.Tensors))
+	for _, t := range h.Tensors {
+		if name, ok := strings.CutPrefix(t.Name, stateName); ok {
+			byName[name], names = t, append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, 0, nil
+	}
+	known := func(name string) bool {
+		return slices.ContainsFunc(append(slots[:len(slots):len(slots)], "step"), func(slot string) bool { return strings.HasSuffix(name, "."+slot) })
+	}
+	for _, name := range names {
+		if !known(name) {
+			return nil, 0, corrupt(path, h.Data+byName[name].Begin, fmt.Sprintf("the state of optimiser %s: %s", m.Optimizer, strings.Join(slots, ", ")), "%q: give --like a checkpoint with the same optimiser, or leave the state out", clip(stateName+name))
+		}
+	}
+	take := func(name string, t TensorSpec) ([]float32, error) {
+		found, ok := byName[name]
+		if !ok {
+			return nil, corrupt(path, -1, fmt.Sprintf("a tensor %q of shape %v", clip(stateName+name), t.Shape), "the state of other parameters only")
+		}
+		used[found.Name] = true
+		t.Name = found.Name
+		return readTensor(nil, f, h, found, t, true, path)
+	}
+	for _, slot := range slots {
+		var v []float32
+		for _, t := range m.Layout {
+			part, err := take(t.Name+"."+slot, t)
+			if err != nil {
+				return nil, 0, err
+			}
+			v = append(v, part...)
+		}
+		state = append(state, v)
+	}
+	steps = -1
+	for _, t := range m.Layout {
+		name := t.Name + ".step"
+		if _, ok := byName[name]; !ok {
+			continue
+		}
+		v, err := take(name, TensorSpec{Shape: []int{}})
+		if err != nil {
+			return nil, 0, err
+		}
+		n := int64(v[0])
+		if float32(n) != v[0] || n < 0 || steps >= 0 && n != steps {
+			return nil, 0, corrupt(path, h.Data+byName[name].Begin, "one number of steps for all parameters", "%v for %q", v[0], clip(t.Name))
+		}
+		steps = n
+	}
+	return state, max(steps, 0), nil
 }
 
 // NotFinite counts numbers of tensors that are NaN or infinite: no job can train with them.

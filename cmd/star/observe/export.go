@@ -2,12 +2,17 @@ package observe
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/klauspost/compress/gzip" // in about half of compress/gzip's time, and a tenth smaller
@@ -17,7 +22,9 @@ import (
 	"star/internal/durable"
 	"star/internal/settings"
 	"star/job"
+	"star/job/process"
 	"star/observe/export"
+	"star/observe/sink"
 	"star/runlog"
 )
 
@@ -29,6 +36,8 @@ func exportCommand() *cobra.Command {
 	settings.Var(s, &o.every, "tensorboard-every", time.Duration(0), "minimum time between points of a scalar, except evaluations; 0: write all points")
 	settings.Var(s, &o.parquet, "parquet", "", "folder for tables in Parquet: record, update, verdict, plan, evaluation")
 	settings.Var(s, &o.csv, "csv", "", "folder for the same tables in CSV")
+	settings.Var(s, &o.to, "to", []string(nil), "send the run to a tool of others: otlp[=URL], wandb[=PROJECT], mlflow[=EXPERIMENT], trainjob or webhook=URL; several: give it again")
+	settings.Var(s, &o.follow, "follow", false, "with --to: send what the job writes until it ends")
 	cmd := &cobra.Command{
 		Use:   "export RUNLOG",
 		Short: "Write a run log in the files of other tools",
@@ -37,7 +46,8 @@ func exportCommand() *cobra.Command {
   star export star-out --perfetto run.json.gz      open it at ui.perfetto.dev or chrome://tracing
   star export star-out --tensorboard runs/job1     tensorboard --logdir runs
   star export star-out --parquet tables            pandas.read_parquet("tables/record.parquet")
-  star export old.jsonl.gz --csv tables`,
+  star export old.jsonl.gz --csv tables
+  star export star-out --follow --to wandb         Weights & Biases, while the job runs; docs/monitoring.md has the other tools`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return &settings.UsageError{Msg: "star export needs one run log, or the folder of a job"}
@@ -45,7 +55,7 @@ func exportCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.write(cmd.OutOrStdout(), args[0])
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
 		},
 	}
 	cli.Bind(cmd, s)
@@ -56,12 +66,58 @@ func exportCommand() *cobra.Command {
 type exports struct {
 	perfetto, tensorboard, parquet, csv string
 	every                               time.Duration
+	to                                  []string
+	follow                              bool
+}
+
+// run writes files, and sends what sinks are to have.
+func (o *exports) run(ctx context.Context, out, log io.Writer, path string) error {
+	if len(o.to) == 0 {
+		if o.follow {
+			return &settings.UsageError{Msg: "--follow needs --to, such as --to otlp; files hold the log as it is now"}
+		}
+		return o.write(out, path)
+	}
+	targets := make([]sink.Target, len(o.to))
+	for i, t := range o.to {
+		var err error
+		if targets[i], err = sink.ParseTarget(t); err != nil {
+			return &settings.UsageError{Msg: "--to: " + err.Error()}
+		}
+	}
+	if len(o.names()) > 0 {
+		if err := o.write(out, path); err != nil {
+			return err
+		}
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() || err != nil && o.follow && filepath.Ext(path) != ".jsonl" {
+		path = filepath.Join(path, process.RunLogName)
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
+	logger := slog.New(slog.NewTextHandler(log, nil))
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	errs := make([]error, len(targets))
+	for i, t := range targets {
+		all.Go(func() {
+			f := sink.Follower{Path: path, Follow: o.follow, To: t, Log: logger, Patience: sink.DefaultPatience}
+			done, err := f.Run(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Fprintf(out, "%s: %v\n", t.Name, done)
+			errs[i] = err
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // write reads the log at path, or of the job in that folder, and reports the written files.
 func (o *exports) write(out io.Writer, path string) (err error) {
 	if o.perfetto == "" && o.tensorboard == "" && o.parquet == "" && o.csv == "" {
-		return &settings.UsageError{Msg: "star export needs at least one of --perfetto FILE, --tensorboard DIR, --parquet DIR, --csv DIR"}
+		return &settings.UsageError{Msg: "star export needs at least one of --perfetto FILE, --tensorboard DIR, --parquet DIR, --csv DIR, --to TOOL"}
 	}
 	in, err := cli.OpenRun(path)
 	if err != nil {

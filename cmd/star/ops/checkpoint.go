@@ -187,7 +187,7 @@ func checkpointConvert() *cobra.Command {
 their shapes: safetensors.torch.load_file and numpy read it, and load_state_dict takes it.
 
 star checkpoint convert model.safetensors FOLDER --like CHECKPOINT (or --model …) makes a checkpoint in FOLDER that star run --resume
-begins with: version 1, no samples used, the optimiser new.`,
+begins with: version 1, no samples used, the optimiser new, or with the state in tensors called optim.state.PARAMETER.SLOT.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return &settings.UsageError{Msg: fmt.Sprintf("star checkpoint convert wants what to convert and what to make of it, and got %q", args)}
