@@ -3,8 +3,9 @@
 
 usage: torch_for_cpu.py REQUIREMENT...    the first one is of torch, such as "torch>=2.5"; the others are installed as they are
 
-PyPI's wheel for Linux on amd64 is linked with CUDA. A small library takes the place of CUDA's: each function in it returns cudaErrorNoDevice (100),
-so PyTorch finds no GPU. It runs with the Python of the environment that PyTorch is for, and needs cc, nm and readelf.
+PyPI's wheel for Linux on amd64 is linked with CUDA. Of CUDA's libraries only the small one that looks for GPUs (cudart) is installed. Another small
+library takes the place of the others: PyTorch calls them on GPUs only, and each function in it returns an error.
+It runs with the Python of the environment that PyTorch is for, and needs cc, nm and readelf.
 """
 
 import importlib
@@ -17,12 +18,15 @@ import sysconfig
 import tempfile
 from typing import Any, Dict, List, Set
 
-NO_DEVICE = 100  # cudaErrorNoDevice
+ERROR = 100  # cudaErrorNoDevice; none of the other libraries has it as success
 CUDA = re.compile(r"(nvidia|cuda|triton)\b|(nvidia|cuda)[-_]", re.I)  # packages that only GPUs need
+FUNCTION = re.compile("_*(cu|nccl|nv)")  # what a name without a version begins with if it is of a library of CUDA
 
 
 def pip(*args: str) -> None:
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-compile", *args], check=True)
+    done = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-compile", *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:  # otherwise it says only that CUDA is missing
+        sys.exit("cannot install %s:\n%s" % (" ".join(args), done.stdout))
 
 
 def output(*args: str) -> str:
@@ -32,8 +36,14 @@ def output(*args: str) -> str:
 def requirements() -> List[str]:
     """What the installed torch needs on a processor."""
     parse: Any = importlib.import_module("pip._vendor.packaging.requirements").Requirement
-    all_of = [parse(r) for r in importlib.metadata.requires("torch") or []]
-    return ["%s%s" % (r.name, r.specifier) for r in all_of if not CUDA.match(r.name) and (r.marker is None or r.marker.evaluate({"extra": ""}))]
+    out = []
+    for r in [parse(text) for text in importlib.metadata.requires("torch") or []]:
+        if r.marker is None or r.marker.evaluate({"extra": ""}):
+            if not CUDA.match(r.name) or r.name.startswith("nvidia-cuda-runtime"):
+                out.append("%s%s" % (r.name, r.specifier))
+            elif "cudart" in r.extras:
+                out.append("%s[cudart]%s" % (r.name, r.specifier))
+    return out
 
 
 def stand_in(lib: pathlib.Path) -> List[str]:
@@ -43,7 +53,8 @@ def stand_in(lib: pathlib.Path) -> List[str]:
     for f in own:
         needed.update(re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", str(f))))
     system = output("/sbin/ldconfig", "-p")
-    missing = sorted(n for n in needed - {f.name for f in own} if n not in system and not n.startswith("ld-linux"))
+    found = {f.name for f in own} | {f.name for f in lib.parents[1].glob("nvidia/**/*.so*")}
+    missing = sorted(n for n in needed - found if n not in system and not n.startswith("ld-linux"))
     if not missing:
         return []
     versions: Dict[str, Set[str]] = {}
@@ -59,11 +70,11 @@ def stand_in(lib: pathlib.Path) -> List[str]:
         for line in output("nm", "-D", "--undefined-only", str(f)).splitlines():
             kind, full = line.split()[-2:]
             name, _, version = full.partition("@")
-            if kind == "U" and name not in defined and not name.startswith("_Z") and (not version or version in versions):
+            if kind == "U" and name not in defined and (version in versions if version else FUNCTION.match(name)):
                 versions.setdefault(version, set()).add(name)
     with tempfile.TemporaryDirectory() as folder:
         source, script = pathlib.Path(folder, "none.c"), pathlib.Path(folder, "none.map")
-        source.write_text("".join("long %s(void) { return %d; }\n" % (n, NO_DEVICE) for n in sorted(set().union(*versions.values()))))
+        source.write_text("".join("long %s(void) { return %d; }\n" % (n, ERROR) for n in sorted(set().union(*versions.values()))))
         parts = ["%s { %s };\n" % (v, "global: %s;" % "; ".join(sorted(names)) if names else "") for v, names in sorted(versions.items()) if v]
         script.write_text("".join(parts) or "{ global: *; };\n")
         subprocess.run(["cc", "-shared", "-fPIC", "-w", "-fno-builtin", "-Wl,--version-script=%s" % script, "-o", str(lib / missing[0]), str(source)], check=True)
