@@ -9,7 +9,6 @@ It runs with the Python of the environment that PyTorch is for, and needs cc, nm
 """
 
 import importlib
-import importlib.metadata
 import pathlib
 import re
 import subprocess
@@ -24,26 +23,26 @@ FUNCTION = re.compile("_*(cu|nccl|nv)")  # what a name without a version begins 
 
 
 def pip(*args: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-compile", *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode != 0:  # otherwise it says only that CUDA is missing
-        sys.exit("cannot install %s:\n%s" % (" ".join(args), done.stdout))
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-compile", *args], check=True)
 
 
 def output(*args: str) -> str:
     return subprocess.run(args, check=True, capture_output=True, text=True).stdout
 
 
-def requirements() -> List[str]:
-    """What the installed torch needs on a processor."""
+def without_cuda(metadata: pathlib.Path) -> None:
+    """Takes what only GPUs need out of the requirements of the installed torch, so that pip does not install it with packages that need torch."""
     parse: Any = importlib.import_module("pip._vendor.packaging.requirements").Requirement
-    out = []
-    for r in [parse(text) for text in importlib.metadata.requires("torch") or []]:
-        if r.marker is None or r.marker.evaluate({"extra": ""}):
-            if not CUDA.match(r.name) or r.name.startswith("nvidia-cuda-runtime"):
-                out.append("%s%s" % (r.name, r.specifier))
-            elif "cudart" in r.extras:
-                out.append("%s[cudart]%s" % (r.name, r.specifier))
-    return out
+    lines = []
+    for line in metadata.read_text().splitlines(keepends=True):
+        key, _, text = line.partition(": ")
+        if key == "Requires-Dist" and CUDA.match(text) and not text.startswith("nvidia-cuda-runtime"):
+            r = parse(text.strip())
+            if "cudart" not in r.extras:
+                continue
+            line = "%s: %s[cudart]%s%s\n" % (key, r.name, r.specifier, "; %s" % r.marker if r.marker else "")
+        lines.append(line)
+    metadata.write_text("".join(lines))
 
 
 def stand_in(lib: pathlib.Path) -> List[str]:
@@ -87,9 +86,11 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         print((__doc__ or "").split("\n\n")[1], file=sys.stderr)
         return 64
+    site = pathlib.Path(sysconfig.get_paths()["platlib"])
     pip("--no-deps", sys.argv[1])
-    pip(*requirements(), *sys.argv[2:])
-    stand_in(pathlib.Path(sysconfig.get_paths()["platlib"], "torch", "lib"))
+    without_cuda(next(site.glob("torch-*.dist-info/METADATA")))
+    pip(*sys.argv[1:])
+    stand_in(site / "torch" / "lib")
     return 0
 
 
