@@ -1,6 +1,6 @@
 """Trainings as a launcher starts them, over torch.distributed's backend BACKEND: test_backend_launched.py compares the losses of Gloo and of star.
 
-usage: backend_launched.py plain|accelerate|lightning|trainer|compile    rank 0 prints a line: losses, then the losses of all steps, in JSON
+usage: backend_launched.py plain|lightning|trainer|compile    rank 0 prints a line: losses, then the losses of all steps, in JSON
 """
 
 import json
@@ -65,21 +65,6 @@ def plain(compiled: bool = False) -> None:
         averaged(loss)
 
 
-def accelerate() -> None:
-    from accelerate import Accelerator
-
-    dist.init_process_group(BACKEND)  # otherwise accelerate takes Gloo on processors
-    accelerator = Accelerator(cpu=True)
-    net = Net()
-    model, optimizer, batches = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.5), torch.utils.data.DataLoader(Data(), batch_size=4))
-    for batch in batches:
-        loss = model(**batch)["loss"]
-        accelerator.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(float(accelerator.gather(loss.detach().reshape(1)).mean()))
-
-
 def lightning() -> None:
     import lightning as L
     from lightning.pytorch.strategies import DDPStrategy
@@ -129,7 +114,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(5)
     kind = sys.argv[1]
-    plain(kind == "compile") if kind in ("plain", "compile") else {"accelerate": accelerate, "lightning": lightning, "trainer": trainer}[kind]()
+    plain(kind == "compile") if kind in ("plain", "compile") else {"lightning": lightning, "trainer": trainer}[kind]()
     assert dist.get_backend() == BACKEND, dist.get_backend()
     if dist.get_rank() == 0:
         print("losses " + json.dumps(losses), flush=True)

@@ -1,4 +1,4 @@
-"""Trainings that torchrun, accelerate launch, Lightning or plain Python start: over the backend star they have the losses that they have over Gloo."""
+"""Trainings that torchrun or Lightning start: over the backend star they have the losses that they have over Gloo."""
 
 import json
 import os
@@ -31,9 +31,6 @@ def launched(kind: str, backend: str, star: str, path: str) -> "List[float]":
     env.update(BACKEND=backend, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", STAR_AGENT=star, STAR_WATCH="false", HF_HUB_OFFLINE="1", PYTHONPATH=path)
     script = [SCRIPT, kind]
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", port(), *script]
-    if kind == "accelerate":
-        quiet = ["--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-        run = [sys.executable, "-m", "accelerate.commands.launch", *quiet, "--main_process_port", port(), *script]
     if kind == "lightning":  # it starts the second process itself
         run = [sys.executable, *script]
         env["MASTER_PORT"] = port()
@@ -44,7 +41,7 @@ def launched(kind: str, backend: str, star: str, path: str) -> "List[float]":
     return got
 
 
-@pytest.mark.parametrize("kind, needed", [("plain", "torch"), ("compile", "torch"), ("accelerate", "accelerate"), ("lightning", "lightning"), ("trainer", "transformers")])
+@pytest.mark.parametrize("kind, needed", [("plain", "torch"), ("compile", "torch"), ("lightning", "lightning"), ("trainer", "transformers")])
 def test_losses_like_gloo(kind: str, needed: str, star: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip(needed, reason="%s is not installed" % needed)
     want = launched(kind, "gloo", star, as_installed(tmp_path))
