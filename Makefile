@@ -54,7 +54,8 @@ python:
 # The same with a current PyTorch from PyPI, the one for processors where TORCH_INDEX names an index that has it: some gigabytes otherwise.
 torch2:
 	python/tools/tested.sh torch2
-# PyTorch's own tests of torch.distributed over Gloo and over backend="star", with counts, and trainings that were written for Gloo. PyTorch is PyPI's: some gigabytes.
+# PyTorch's own tests of torch.distributed over Gloo and over backend="star", with counts, and trainings that were written for Gloo. PyTorch is PyPI's,
+# without the libraries of CUDA: 0.6 GB.
 peers:
 	SUITE= python/tools/tested.sh backend
 # JAX of PyPI.

@@ -592,14 +592,24 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     def explained(self, error: RuntimeError, what: str) -> RuntimeError:
         """Names the dead rank behind an error of Gloo, if there is one."""
-        if self._local is not None and not self._closed:
-            segment = self._local.segment
-            dead = [segment.names[j] for j in range(segment.size) if j != segment.rank and not segment.alive(j)]
-            if dead:
-                return BackendError(
-                    "cannot complete %s: rank %s ended; go on with a new group of the others, or restart the job (Gloo: %s)" % (what, ", ".join(map(str, dead)), error)
-                )
+        dead = self._dead()
+        if dead:
+            return BackendError("cannot complete %s: rank %s ended; go on with a new group of the others, or restart the job (Gloo: %s)" % (what, ", ".join(map(str, dead)), error))
         return error
+
+    def _dead(self) -> List[int]:
+        """The ranks on this host whose processes have ended, or have left the group."""
+        if self._local is None or self._closed:
+            return []
+        segment = self._local.segment
+        return [segment.names[j] for j in range(segment.size) if j != segment.rank and not segment.alive(j)]
+
+    def _told(self, key: str, rank: int, end: float) -> bool:
+        """Waits for a key of the store that a rank sets, and returns whether it did so in time and before it ended."""
+        while not wait(self._store, [key], min(0.5, max(0.0, end - time.monotonic()))):
+            if time.monotonic() >= end or rank in self._dead():
+                return bool(self._store.check([key]))
+        return True
 
     # -- collectives
 
@@ -816,24 +826,28 @@ class StarBackend(_Backend):  # type: ignore[misc]
         key, end = "%sbarrier/%d/" % (self._prefix, self._monitored), time.monotonic() + seconds
         if self._me != 0:
             self._store.set(key + str(self._me), "here")
-            if not wait(self._store, [key + "answer"], seconds + 1):  # rank 0 answers at the end of its own time
-                raise BackendError("[Rank %d] Rank 0 failed to pass monitoredBarrier in %d ms" % (self._me, seconds * 1000))
+            if not self._told(key + "answer", 0, end + 1):  # rank 0 answers at the end of its own time
+                raise BackendError("[Rank %d] Rank 0 failed to pass monitoredBarrier in %d ms%s" % (self._me, seconds * 1000, "; it ended" if 0 in self._dead() else ""))
             answer = self._store.get(key + "answer").decode()
             if answer != "all":
                 errors = "received errors while waiting for send/recv from rank 0"
                 raise BackendError("[Rank %d]: Rank %d successfully reached monitoredBarrier, but %s: %s" % (self._me, self._me, errors, answer))
             return
-        missing = [r for r in range(1, self._count) if not wait(self._store, [key + str(r)], max(0.0, end - time.monotonic()))]
+        missing = [r for r in range(1, self._count) if not self._told(key + str(r), r, end)]
         missing = missing if wait_all_ranks else missing[:1]
         answer = "Rank%s %s failed to pass monitoredBarrier in %d ms" % ("s" if len(missing) > 1 else "", ", ".join(map(str, missing)), seconds * 1000) if missing else "all"
+        ended = [r for r in self._dead() if r in missing]
+        answer += "; rank %s ended" % ", ".join(map(str, ended)) if ended else ""
         self._store.set(key + "answer", answer)
         if missing:
             raise BackendError("[Rank 0]: " + answer)
 
     def send(self, tensors: Sequence[_Tensor], rank: int, tag: int) -> StarWork:
+        self._need(0 <= rank < self._count, "send", "no rank %d in the group" % rank)  # Gloo would crash
         return self._passed("send", tensors, rank, tag)
 
     def recv(self, tensors: Sequence[_Tensor], rank: int, tag: int) -> StarWork:
+        self._need(0 <= rank < self._count, "recv", "no rank %d in the group" % rank)  # Gloo would crash
         return self._passed("recv", tensors, rank, tag)
 
     def recv_anysource(self, tensors: Sequence[_Tensor], tag: int) -> StarWork:

@@ -50,6 +50,20 @@ def star(tmp_path_factory: pytest.TempPathFactory) -> str:
     return out
 
 
+def as_installed(folder: pathlib.Path) -> str:
+    """A PYTHONPATH with which PyTorch finds the backend star by itself, as it does when the wheel is installed."""
+    if os.environ.get("STAR_TEST_INSTALLED"):
+        return ""
+    sys.path.insert(0, str(ROOT / "python" / "tools"))
+    import star_wheel
+
+    info = folder / "star_train-0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: star-train\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(star_wheel.ENTRY_POINTS)
+    return os.pathsep.join([str(folder), str(ROOT / "python")])
+
+
 class Process:
     def __init__(self, args: List[str], env: Dict[str, str], log: pathlib.Path, cwd: pathlib.Path) -> None:
         self.path = log

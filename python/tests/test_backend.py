@@ -10,7 +10,7 @@ import time
 from typing import Any, Dict, List
 
 import pytest
-from conftest import ROOT
+from conftest import as_installed
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
@@ -456,16 +456,8 @@ def test_training_like_one_process(how: str) -> None:
 
 def test_installed_backend_needs_no_import(tmp_path: pathlib.Path) -> None:
     """As the wheel has it: PyTorch finds the entry point."""
-    sys.path.insert(0, str(ROOT / "python" / "tools"))
-    import star_wheel
-
-    info = tmp_path / "star_train-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: star-train\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(star_wheel.ENTRY_POINTS)
     script = "import torch, torch.distributed as dist, sys; assert 'star_train.backend' not in sys.modules\n"
     script += "assert dist.is_backend_available('star') and dist.Backend.backend_capability['star'] == ['cpu', 'cuda']\n"
     script += "dist.init_process_group('cpu:star,cuda:gloo', store=dist.HashStore(), rank=0, world_size=1); x = torch.ones(2); dist.all_reduce(x); print(x.sum().item())"
-    path = [str(tmp_path)] + ([str(ROOT / "python")] if not os.environ.get("STAR_TEST_INSTALLED") else [])
-    out = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(path)}, capture_output=True, text=True)
+    out = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": as_installed(tmp_path)}, capture_output=True, text=True)
     assert out.stdout.strip() == "2.0", out.stderr

@@ -4,7 +4,8 @@
 #	tested.sh system    PyTorch and pytest are the system's
 #	tested.sh torch2    PyTorch, Lightning and transformers are PyPI's (TORCH: which, "torch>=2.5"; TORCH_INDEX: an index that has it, such as the one of builds for processors)
 #	tested.sh jax       JAX is PyPI's, and only its tests run
-#	tested.sh backend   PyTorch is PyPI's; only tests of backend="star" run, and PyTorch's own ones over it (SUITE: options of backend_suite.py, "--star-only")
+#	tested.sh backend   PyTorch is PyPI's without the libraries of CUDA; only tests of backend="star" and of workers of several processes run,
+#	                    and PyTorch's own ones over star (SUITE: options of backend_suite.py, "--star-only")
 #
 # ARGS: more for pytest. LIMIT: for how long each run of it may take (40m); behind that pytest is interrupted, and says what it was at. Exits with 77 where something is missing, and says what.
 set -euo pipefail
@@ -18,7 +19,7 @@ case ${1:-} in
 system) options=(--system-site-packages) ;;
 torch2) packages=("${TORCH:-torch>=2.5}") more=("lightning>=2.6,<3" "transformers>=5.24,<6" "accelerate>=1.15,<2") ;;
 jax) packages=(jax) module=jax tests=python/tests/test_jax.py ;;
-backend) packages=("${TORCH:-torch>=2.5}" numpy) more=(expecttest) tests=python/tests/test_backend*.py ;;
+backend) more=("${TORCH:-torch>=2.10}" numpy msgpack pytest expecttest "lightning>=2.6,<3" "transformers>=5.24,<6" "accelerate>=1.15,<2") tests="python/tests/test_backend*.py python/tests/test_replica.py" ;;
 *) echo "usage: tested.sh system|torch2|jax|backend"; exit 2 ;;
 esac
 "$python" -m venv "${options[@]}" "$env/venv" >"$env/log" 2>&1 || { cat "$env/log"; echo "there is no venv of $python (Debian: python3-venv)"; exit 77; }
@@ -26,6 +27,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 if [ "${#packages[@]}" -gt 0 ]; then
 	{ timeout 15m "$env/venv/bin/pip" install -q ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "${packages[@]}" && timeout 15m "$env/venv/bin/pip" install -q pytest ${more[@]+"${more[@]}"}; } ||
 		{ echo "${packages[*]} cannot be had from PyPI"; exit 77; }
+fi
+if [ "$1" = backend ]; then
+	begin=$SECONDS
+	timeout 15m "$env/venv/bin/python" python/tools/torch_for_cpu.py "${more[@]}" || { echo "PyTorch 2 cannot be had from PyPI, or not be used without CUDA"; exit 77; }
+	echo "PyTorch was installed in $((SECONDS - begin)) s"
 fi
 for needed in "$module" pytest; do
 	"$env/venv/bin/python" -c "import $needed" 2>"$env/log" || { tail -1 "$env/log"; echo "$python has no $needed (Debian: python3-$needed)"; exit 77; }
