@@ -212,9 +212,12 @@ def test_hosts(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hosts_without_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gloo carries out all of it."""
-    monkeypatch.setitem(sys.modules, "star_train._agent", None)
-    monkeypatch.delattr(star_train, "_agent", raising=False)
+    """Gloo carries out all of it where the hosts have no program star."""
+    import backend_agent
+
+    monkeypatch.setattr(backend_agent.Agent, "ensure", lambda *_: None)
+    monkeypatch.setitem(sys.modules, "star_train._agent", backend_agent)
+    monkeypatch.setattr(star_train, "_agent", backend_agent, raising=False)
     assert run(2, bits, env=lambda r: {"STAR_HOST_ID": str(r)}) == run(2, bits, backend="gloo")
 
 
