@@ -28,6 +28,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import torch
 
 from . import __version__
+from ._agent import host_id
 
 # Changes with the layout of the memory or the meaning of a step: ranks with different numbers cannot share memory.
 LAYOUT = 1
@@ -96,18 +97,6 @@ class BackendError(_Base):  # type: ignore[misc]
     """A collective of the backend failed. The text names the rank, the collective and what to do."""
 
 
-def host() -> str:
-    """Names this host: STAR_HOST_ID, or what tells it from all others: its boot and its network namespace."""
-    given = os.environ.get("STAR_HOST_ID", "")
-    if given:
-        return given
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as f:
-            return f.read().strip() + " " + os.readlink("/proc/self/ns/net")
-    except OSError:
-        return socket.gethostname()
-
-
 class Hello(NamedTuple):
     """What a rank tells the others when a group begins."""
 
@@ -154,7 +143,7 @@ def meet(store: Any, rank: int, size: int, timeout: float) -> Tuple[str, List[He
     global _met
     if not 0 <= rank < size:
         raise ValueError("cannot begin the group: rank %d of %d ranks; ranks begin with 0" % (rank, size))
-    me = Hello(host(), size, __version__, LAYOUT, ".".join(torch.__version__.split(".")[:2]), sys.byteorder + " " + platform.machine(), os.getpid(), socket.gethostname())
+    me = Hello(host_id(), size, __version__, LAYOUT, ".".join(torch.__version__.split(".")[:2]), sys.byteorder + " " + platform.machine(), os.getpid(), socket.gethostname())
     time_of_day = int(store.add("star/begun/%d" % rank, 1))
     prefix = "star/%d/" % time_of_day
     if time_of_day > 1 and _met == 0:

@@ -347,7 +347,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     # -- what PyTorch asks. A flag that is not set here would make PyTorch ask itself without end.
 
-    supports_coalescing = supports_reconfigure = supports_window = False
+    supports_coalescing = supports_reconfigure = supports_window = supports_abort_hooks = _supports_time_estimate = False
 
     def getBackendName(self) -> str:
         return "star"
@@ -368,6 +368,12 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     def _set_sequence_number_for_group(self) -> None:
         pass
+
+    def get_error(self) -> Any:
+        """Whether a collective has failed, as an ErrorType of PyTorch."""
+        why = self._local.segment.closed if self._local is not None and not self._closed else ""
+        kinds = _c10d.ErrorType
+        return kinds.SUCCESS if not why else kinds.TIMEOUT if "timed out" in why else kinds.COMM_ERROR
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout.total_seconds()
