@@ -13,6 +13,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 
 from ._collectives import Local, Reduce, Tensor, _divide, operation
+from ._link import StarError
 from ._shm import HEADER, KEY, Segment, copy, text
 
 # Bytes of an area: two halves, and for each host a header. A piece of a half is one message between hosts.
@@ -56,9 +57,16 @@ class Across(Local):
     def _between(self, header: bytes, end: float, call: Callable[[Any, float], None]) -> None:
         """When all ranks of the host are here, the leader exchanges with other hosts; then all go on."""
         self._sync(header, end)
-        if self.hosts is not None:
-            call(self.hosts, max(0.05, end - time.monotonic()))
+        self._exchange(end, header, call)
         self._sync(header, end)
+
+    def _exchange(self, end: float, header: bytes, call: Callable[[Any, float], None]) -> None:
+        if self.hosts is None:
+            return
+        try:
+            call(self.hosts, max(0.05, end - time.monotonic()))
+        except StarError as e:
+            self.segment.fail("cannot complete collective %d (%s): %s; restart the job" % (self.segment.number, text(header), e))
 
     def _compare(self, header: bytes, end: float) -> None:
         """Begins a collective, and compares its header with those of all ranks."""
@@ -70,7 +78,7 @@ class Across(Local):
             own = base + HEADER * self.host
             memory[own : own + HEADER] = header
             others = [(0, 0) if h == self.host else (base + HEADER * h, HEADER) for h in range(self.count)]
-            self.hosts.exchange([(0, 0) if h == self.host else (own, HEADER) for h in range(self.count)], others, max(0.05, end - time.monotonic()))
+            self._exchange(end, header, lambda hosts, left: hosts.exchange(self._all_others((own, HEADER)), others, left))
         self._sync(header, end)
         for h in range(self.count):
             theirs = memory[base + HEADER * h : base + HEADER * (h + 1)]

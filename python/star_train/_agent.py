@@ -377,7 +377,10 @@ def _start(program: str, name: str) -> "subprocess.Popen[bytes]":
 
 def _reap(process: "subprocess.Popen[bytes]", hook: Optional[str]) -> None:
     """Waits for the end of the agent, so that it leaves no zombie and, if it is killed, no folder."""
-    process.wait()
+    code = process.wait()
+    if code != 0:
+        how = "exit code %d" % code if code > 0 else "signal %d" % -code
+        sys.stderr.write("star_train: the agent of this host (process %d) ended by %s: this job is no longer measured, and its groups with other hosts fail\n" % (process.pid, how))
     if hook:
         shutil.rmtree(os.path.dirname(hook), ignore_errors=True)
 

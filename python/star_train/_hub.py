@@ -17,6 +17,7 @@ import time
 from typing import Any, Callable, Deque, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from . import _link
+from ._agent import host_id as _here
 from ._link import Frame, Link, StarError
 
 # How long the leader waits for another process to end its step, s; the agent waits as long for a step. And when it says that it waits.
@@ -326,16 +327,6 @@ def _compare(own: "dict[str, Any]", other: "dict[str, Any]", rank: int) -> None:
 
 
 # How the processes of a worker find each other: through a key-value store of torch.distributed.
-
-
-def _here() -> str:
-    """This host and what shares its Unix sockets."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as f:
-            boot = f.read().strip()
-        return "%s/%d" % (boot, os.stat("/proc/self/ns/net").st_ino)
-    except OSError:
-        return socket.gethostname()
 
 
 class Meeting:

@@ -28,6 +28,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import torch
 
 from . import __version__
+from ._agent import host_id
 
 # Changes with the layout of the memory or the meaning of a step: ranks with different numbers cannot share memory.
 LAYOUT = 1
@@ -96,18 +97,6 @@ class BackendError(_Base):  # type: ignore[misc]
     """A collective of the backend failed. The text names the rank, the collective and what to do."""
 
 
-def host() -> str:
-    """Names this host: STAR_HOST_ID, or what tells it from all others: its boot and its network namespace."""
-    given = os.environ.get("STAR_HOST_ID", "")
-    if given:
-        return given
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as f:
-            return f.read().strip() + " " + os.readlink("/proc/self/ns/net")
-    except OSError:
-        return socket.gethostname()
-
-
 class Hello(NamedTuple):
     """What a rank tells the others when a group begins."""
 
@@ -154,7 +143,7 @@ def meet(store: Any, rank: int, size: int, timeout: float) -> Tuple[str, List[He
     global _met
     if not 0 <= rank < size:
         raise ValueError("cannot begin the group: rank %d of %d ranks; ranks begin with 0" % (rank, size))
-    me = Hello(host(), size, __version__, LAYOUT, ".".join(torch.__version__.split(".")[:2]), sys.byteorder + " " + platform.machine(), os.getpid(), socket.gethostname())
+    me = Hello(host_id(), size, __version__, LAYOUT, ".".join(torch.__version__.split(".")[:2]), sys.byteorder + " " + platform.machine(), os.getpid(), socket.gethostname())
     time_of_day = int(store.add("star/begun/%d" % rank, 1))
     prefix = "star/%d/" % time_of_day
     if time_of_day > 1 and _met == 0:
@@ -176,7 +165,10 @@ def meet(store: Any, rank: int, size: int, timeout: float) -> Tuple[str, List[He
             key = prefix + "hello/%d" % r
             if arrived or store.check([key]):
                 hellos[r] = Hello(*json.loads(store.get(key)))
-                _agree(rank, me, r, hellos[r])
+                why = _disagree(rank, me, r, hellos[r])
+                if why:
+                    linger(store, prefix, rank, max(size, hellos[r].size))
+                    raise BackendError("cannot begin the group: " + why)
         missing = [r for r in missing if r not in hellos]
         if not missing:
             return prefix, [hellos[r] for r in range(size)]
@@ -184,7 +176,8 @@ def meet(store: Any, rank: int, size: int, timeout: float) -> Tuple[str, List[He
             raise BackendError("cannot begin the group of %d ranks: no message of %s within %.0f s; check that these processes run" % (size, _numbers(missing), timeout))
 
 
-def _agree(rank: int, me: Hello, other: int, its: Hello) -> None:
+def _disagree(rank: int, me: Hello, other: int, its: Hello) -> str:
+    """Why two ranks cannot be in one group; empty: they can."""
     for what, mine, theirs, fix in (
         ("world size", me.size, its.size, "give all processes one WORLD_SIZE, and each job a MASTER_PORT"),
         ("star_train", "%s, layout %d" % (me.star, me.layout), "%s, layout %d" % (its.star, its.layout), "install one version everywhere"),
@@ -192,7 +185,18 @@ def _agree(rank: int, me: Hello, other: int, its: Hello) -> None:
         ("byte order and processor", me.order, its.order, "use one kind of processor"),
     ):
         if mine != theirs:
-            raise BackendError("cannot begin the group: rank %d (%s) has %s %s, rank %d %s; %s" % (other, its, what, theirs, rank, mine, fix))
+            return "rank %d (%s) has %s %s, rank %d %s; %s" % (other, its, what, theirs, rank, mine, fix)
+    return ""
+
+
+def linger(store: Any, prefix: str, rank: int, size: int) -> None:
+    """Waits some seconds until the other ranks have found that the group cannot begin, too: the store may end with this process."""
+    try:
+        store.set(prefix + "refused/%d" % rank, "")
+        others = [r for r in range(size) if r != rank and store.check([prefix + "hello/%d" % r])]
+        wait(store, [prefix + "refused/%d" % r for r in others], 5.0)
+    except Exception:  # the store has ended
+        pass
 
 
 def _receive(s: socket.socket, end: float, peer: str) -> bytes:
@@ -232,7 +236,11 @@ class Segment:
         self.active = False  # a collective has begun and has not ended
         end = time.monotonic() + timeout
         if self.rank == 0:
-            self._make(total)
+            try:
+                self._make(total)
+            except BackendError as e:
+                store.set(prefix + "memory/%d" % me, json.dumps(["", str(e)]))
+                raise
             if size > 1:
                 self._give(store, prefix, me, end)
         else:
@@ -265,9 +273,9 @@ class Segment:
         try:
             fd = os.memfd_create("star", os.MFD_CLOEXEC)
             os.ftruncate(fd, total)
+            self._map(fd, total)
         except OSError as e:
-            raise BackendError("cannot make %d bytes of shared memory (memfd): %s; check the memory limit of this process" % (total, e)) from e
-        self._map(fd, total)
+            raise BackendError("cannot make %d bytes of shared memory (memfd): %s; check the limits of this process (ulimit -a)" % (total, e)) from e
         for i in range(self.size * self.size):
             if _sem_init(self.address + self._semaphores + _SEMAPHORE * i, 1, 0) != 0:
                 raise BackendError("cannot make a semaphore: %s" % os.strerror(ctypes.get_errno()))
@@ -315,6 +323,8 @@ class Segment:
         if not wait(store, [prefix + "memory/%d" % leader], end - time.monotonic()):
             raise BackendError("cannot begin the group: rank %d (%s) did not offer the shared memory in time; check that it runs" % (leader, hellos[leader]))
         name, token = json.loads(store.get(prefix + "memory/%d" % leader))
+        if not name:
+            raise BackendError("cannot begin the group: rank %d (%s): %s" % (leader, hellos[leader], token))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
             s.settimeout(max(0.05, end - time.monotonic()))
             try:
@@ -329,7 +339,10 @@ class Segment:
             if len(fds) != 1:
                 raise BackendError("cannot begin the group: rank %d (%s) ended" % (leader, hellos[leader]))
             os.set_inheritable(fds[0], False)
-            self._map(fds[0], total)
+            try:
+                self._map(fds[0], total)
+            except OSError as e:
+                raise BackendError("cannot map %d bytes of shared memory: %s; check the limits of this process (ulimit -a)" % (total, e)) from e
             self._join()
             s.sendall(b"j")
             _receive(s, end, "rank %d" % leader)

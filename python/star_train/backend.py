@@ -25,7 +25,7 @@ import torch as typed_torch
 from . import _across
 from ._autoload import register
 from ._collectives import Local, dense
-from ._shm import BackendError, Segment, meet, pack, wait
+from ._shm import BackendError, Segment, linger, meet, pack, wait
 
 __all__ = ["BackendError", "register"]
 
@@ -62,11 +62,12 @@ _LONGEST = 1e9
 _OPS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max", "BAND": "band", "BOR": "bor", "BXOR": "bxor", "PREMUL_SUM": "premul_sum"}
 _names: Dict[Any, str] = {}
 
-_FORKED = "cannot use a process group in a process that forked after init_process_group; call init_process_group in the child"
+_FORKED = (
+    "cannot use a process group in a process that forked after init_process_group; call destroy_process_group and then init_process_group, with another MASTER_PORT, in the child"
+)
 
 _groups: "weakref.WeakSet[StarBackend]" = weakref.WeakSet()
 _kept: Dict[int, "StarBackend"] = {}  # PyTorch may hold only the C++ half of an object
-_forked = False
 _began = False  # this process has made its first group
 
 
@@ -288,6 +289,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         self._pool = threading.Lock()
         self._headers: Dict[Any, bytes] = {}
         self._closed = False
+        self.inherited = False  # this process forked from the one that made the group
         self._local: Optional[Local] = None
         self._gloo: Any = None
         self._streams: Dict[Any, Any] = {}
@@ -297,10 +299,14 @@ class StarBackend(_Backend):  # type: ignore[misc]
         hosts = sorted({h.host for h in hellos}, key=[h.host for h in hellos].index)
         where = [hosts.index(h.host) for h in hellos]
         here = [r for r in range(size) if where[r] == where[rank]]
-        agent = self._agent(prefix, here, seconds, len(hosts) > 1)
-        if len(hosts) == 1 or agent is not None:
-            segment = Segment(store, prefix, here, hellos, rank, seconds, _across.area(len(hosts)) if len(hosts) > 1 else 0)
-            self._local = Local(segment) if len(hosts) == 1 else _across.begin(agent, store, prefix, name, segment, where, rank, seconds)
+        try:
+            agent = self._agent(prefix, here, seconds, len(hosts) > 1)
+            if len(hosts) == 1 or agent is not None:
+                segment = Segment(store, prefix, here, hellos, rank, seconds, _across.area(len(hosts)) if len(hosts) > 1 else 0)
+                self._local = Local(segment) if len(hosts) == 1 else _across.begin(agent, store, prefix, name, segment, where, rank, seconds)
+        except BackendError:
+            linger(store, prefix, rank, size)
+            raise
         if size > 1 or _GROUP:
             self._gloo = self._behind(dist.PrefixStore(prefix + "gloo", store))
         if _GROUP and self._gloo is not None:  # calls that C++ makes and this class has not, and the name of the group, are those of a registered backend
@@ -316,21 +322,32 @@ class StarBackend(_Backend):  # type: ignore[misc]
         first, _began = not _began, True
         if not needed and not (first and self._count > 1 and os.environ.get("STAR_WATCH", "true").lower() not in ("false", "0")):
             return None
-        agent = None
+        agent, said = None, "no"
         try:
             agent = importlib.import_module("star_train._agent").Agent.ensure(self._store, self._me, self._count, here.index(self._me), timeout)
+            said = "no" if agent is None else "yes"
         except Exception as e:  # a job on one host goes on without
             if needed:
-                raise
-            sys.stderr.write("star_train: this job is not measured: %s\n" % e)
+                said = str(e) or type(e).__name__
+            else:
+                sys.stderr.write("star_train: this job is not measured: %s\n" % e)
         if first and agent is not None:
             agent.watch()
-        self._store.set(prefix + "agent/%d" % self._me, "no" if agent is None else "yes")
-        return agent if all(self._store.get(prefix + "agent/%d" % r) == b"yes" for r in range(self._count)) else None
+        self._store.set(prefix + "agent/%d" % self._me, said)
+        end = time.monotonic() + timeout
+        for r in [self._me, *range(self._count)]:
+            if not wait(self._store, [prefix + "agent/%d" % r], end - time.monotonic()):
+                raise BackendError("cannot begin the group: rank %d did not say whether it has an agent; check that it runs" % r)
+            said = self._store.get(prefix + "agent/%d" % r).decode()
+            if said not in ("yes", "no"):
+                raise BackendError("cannot begin the group, which spans hosts: rank %d has no agent: %s" % (r, said))
+            if said == "no":
+                return None
+        return agent
 
     # -- what PyTorch asks. A flag that is not set here would make PyTorch ask itself without end.
 
-    supports_coalescing = supports_reconfigure = supports_window = False
+    supports_coalescing = supports_reconfigure = supports_window = supports_abort_hooks = _supports_time_estimate = False
 
     def getBackendName(self) -> str:
         return "star"
@@ -351,6 +368,12 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     def _set_sequence_number_for_group(self) -> None:
         pass
+
+    def get_error(self) -> Any:
+        """Whether a collective has failed, as an ErrorType of PyTorch."""
+        why = self._local.segment.closed if self._local is not None and not self._closed else ""
+        kinds = _c10d.ErrorType
+        return kinds.SUCCESS if not why else kinds.TIMEOUT if "timed out" in why else kinds.COMM_ERROR
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout.total_seconds()
@@ -406,10 +429,13 @@ class StarBackend(_Backend):  # type: ignore[misc]
             if segment is not None:
                 segment.active = False
 
+    def _usable(self) -> None:
+        if self._closed or self.inherited:
+            raise BackendError(_FORKED if self.inherited else "cannot use the process group: it is destroyed; call init_process_group or new_group")
+
     def _issue(self, run: Callable[[float], None], outputs: Sequence[_Tensor], opts: Any) -> StarWork:
         """Runs a collective now, or queues it. Collectives run in the order of their calls."""
-        if self._closed or _forked:
-            raise BackendError(_FORKED if _forked else "cannot use the process group: it is destroyed; call init_process_group or new_group")
+        self._usable()
         self._sequence += 1
         timeout = opts.timeout.total_seconds()
         if timeout <= 0:
@@ -513,6 +539,10 @@ class StarBackend(_Backend):  # type: ignore[misc]
                 call([_flat(t) for t in reads], [_flat(t) for t in writes], end)
 
         else:
+            for t in (*reads, *writes):
+                self._need(
+                    t.device.type in ("cpu", "cuda"), kind, "a tensor on %s; star has cpu and cuda: copy it to one of them, or name another backend for its device" % t.device
+                )
             ready = {t.device: torch.cuda.current_stream(t.device).record_event() for t in [*reads, *writes] if t.is_cuda}
 
             def run(end: float) -> None:
@@ -573,8 +603,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     def _passed(self, kind: str, *args: Any, names: Sequence[str] = ()) -> StarWork:
         """Has Gloo carry out a call."""
-        if _forked or self._closed:
-            self._issue(lambda end: None, (), _DEFAULT)
+        self._usable()
         if self._gloo is None and self._count == 1:  # nothing to agree on
             self._gloo = self._behind(dist.HashStore())
         if self._gloo is None:
@@ -821,6 +850,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     def monitored_barrier(self, opts: Any = _DEFAULT, wait_all_ranks: bool = False) -> None:
         """Rank 0 waits for a key of each rank in the store and answers with one. The texts are those of Gloo, which scripts look for."""
+        self._usable()
         timeout = (opts if isinstance(opts, timedelta) else opts.timeout).total_seconds()
         seconds, self._monitored = timeout if timeout > 0 else self._timeout, self._monitored + 1
         key, end = "%sbarrier/%d/" % (self._prefix, self._monitored), time.monotonic() + seconds
@@ -866,7 +896,8 @@ class StarBackend(_Backend):  # type: ignore[misc]
 
     def _end(self, seconds: float) -> None:
         """Waits for queued collectives, and leaves the group. Has no effect a second time."""
-        if self._closed or _forked:
+        if self._closed or self.inherited:  # an inherited one stays in _kept: to free it would end Gloo's threads, which only the parent has
+            self._closed = True
             return
         end = time.monotonic() + seconds
         while self._queue and time.monotonic() < end:
@@ -989,18 +1020,20 @@ def create(opts: Any) -> StarBackend:
     """Makes a process group for torch.distributed. All its ranks call it."""
     if not _GROUP:
         _ask_python_works()
+    world = dist.group.WORLD
+    if world is not None and any(g.inherited and not g._closed for g in _kept.values()):  # a new group would use the parent's connection to the store
+        raise BackendError(_FORKED)
     return StarBackend(opts.store, opts.group_rank, opts.group_size, opts.timeout, str(opts.group_id), list(opts.global_ranks_in_group))
 
 
 def _after_fork() -> None:
-    global _forked
-    _forked = len(_groups) > 0
+    for group in list(_groups):
+        group.inherited = True
 
 
 def _exit() -> None:
-    if not _forked:
-        for group in list(_groups):
-            group._end(_LINGER)
+    for group in list(_groups):
+        group._end(_LINGER)
 
 
 os.register_at_fork(after_in_child=_after_fork)

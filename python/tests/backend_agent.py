@@ -15,6 +15,9 @@ class Agent:
     def ensure(cls, store: Any, rank: int, size: int, local_rank: int, timeout: float) -> "Agent":
         return cls()
 
+    def watch(self) -> bool:
+        return False
+
     def group(self, store: Any, name: str, host_index: int, hosts: int, fd: int, size: int, timeout: float) -> "Hosts":
         return Hosts(dist.PrefixStore("leaders/" + name, store), host_index, hosts, fd, size, timeout)
 

@@ -212,9 +212,12 @@ def test_hosts(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hosts_without_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gloo carries out all of it."""
-    monkeypatch.setitem(sys.modules, "star_train._agent", None)
-    monkeypatch.delattr(star_train, "_agent", raising=False)
+    """Gloo carries out all of it where the hosts have no program star."""
+    import backend_agent
+
+    monkeypatch.setattr(backend_agent.Agent, "ensure", lambda *_: None)
+    monkeypatch.setitem(sys.modules, "star_train._agent", backend_agent)
+    monkeypatch.setattr(star_train, "_agent", backend_agent, raising=False)
     assert run(2, bits, env=lambda r: {"STAR_HOST_ID": str(r)}) == run(2, bits, backend="gloo")
 
 
@@ -283,17 +286,35 @@ def late(rank: int, n: int) -> str:
         dist.all_reduce(torch.ones(3))
     else:
         group = dist.group.WORLD._get_backend(torch.device("cpu")) if NEW else dist.group.WORLD
+        assert not NEW or group.get_error().name == "SUCCESS"
         while group._local.segment.alive(0) and _shm._STATE.unpack_from(group._local.segment.memory, 0)[0] != _shm.FAILED:
             time.sleep(0.01)
         dist.all_reduce(torch.ones(3))  # rank 0 had given its data before it gave up
-        dist.all_reduce(torch.ones(3))
+        try:
+            dist.all_reduce(torch.ones(3))
+        except RuntimeError as e:
+            return "%s %s" % (e, group.get_error().name if NEW else "TIMEOUT")
     return "no error"
 
 
 def test_timeout() -> None:
     a, b = run(2, late, seconds=1)
     assert "timed out waiting for rank 1 (at collective 0)" in a and "all_reduce(sum) of float32[3]" in a, a
-    assert "rank 0 gave up: cannot complete collective 1" in b, b
+    assert "rank 0 gave up: cannot complete collective 1" in b and b.endswith("TIMEOUT"), b
+
+
+def flags(rank: int, n: int) -> str:
+    """What PyTorch asks a backend for, by name: one that is missing would ask itself without end."""
+    backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
+    base = torch._C._distributed_c10d.Backend
+    return repr({k: getattr(backend, k) for k in dir(base) if k.startswith(("supports_", "_supports_")) and isinstance(getattr(base, k), property)})
+
+
+@pytest.mark.skipif(not NEW, reason="before PyTorch 2.10 a group is no Backend")
+def test_flags() -> None:
+    (said,) = run(1, flags)
+    got = eval(said)
+    assert got["supports_splitting"] and got["supports_shrinking"] and not got.get("_supports_time_estimate") and len(got) >= 5, said
 
 
 def refused(rank: int, n: int) -> str:

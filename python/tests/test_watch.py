@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, ROOT
 from test_ddp import ranks
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
@@ -20,8 +20,10 @@ SCRIPT = """
 import sys, time, torch
 from torch import nn
 from torch.distributed import fsdp
+from torch.distributed.fsdp import fully_shard  # by name: the agent of the backend star comes later
 torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo")
+if sys.argv[2] == "star": import star_train.backend
+torch.distributed.init_process_group(sys.argv[2])
 rank = torch.distributed.get_rank()
 class Block(nn.Linear):
     def forward(self, x):
@@ -31,11 +33,12 @@ net = nn.Sequential(Block(32, 32), Block(32, 32), nn.Linear(32, 10))
 if sys.argv[1] == "FSDP2":
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     for part in net:
-        fsdp.fully_shard(part, mesh=mesh)
-    fsdp.fully_shard(net, mesh=mesh)
+        fully_shard(part, mesh=mesh)
+    fully_shard(net, mesh=mesh)
 else:
     net = fsdp.FullyShardedDataParallel(net, auto_wrap_policy=fsdp.wrap.ModuleWrapPolicy({Block}), device_id=torch.device("cpu"))
 opt = torch.optim.SGD(net.parameters(), lr=0.01)
+time.sleep(2)  # before the first step
 for _ in range(40):
     opt.zero_grad()
     nn.functional.cross_entropy(net(torch.randn(8, 32)), torch.arange(8)).backward()
@@ -45,17 +48,25 @@ torch.distributed.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("kind", ["FSDP", "FSDP2"])
-def test_sharded(star: str, tmp_path: pathlib.Path, kind: str) -> None:
+@pytest.mark.parametrize("kind, backend", [("FSDP", "gloo"), ("FSDP2", "gloo"), ("FSDP2", "star")])
+def test_sharded(star: str, tmp_path: pathlib.Path, kind: str, backend: str) -> None:
     script, out = tmp_path / "train.py", tmp_path / "out"
     script.write_text(SCRIPT)
     each = ranks(2)
-    run = f"RANK=0 {sys.executable} {script} {kind} & RANK=1 {sys.executable} {script} {kind}; code=$?; wait $! && exit $code"
+    run = f"RANK=0 {sys.executable} {script} {kind} {backend} & RANK=1 {sys.executable} {script} {kind} {backend}; code=$?; wait $! && exit $code"
     env = {**os.environ, **each[0]}
-    done = subprocess.run([star, "watch", "--out", str(out), "--", "sh", "-c", run], env=env, capture_output=True, text=True, timeout=PATIENCE)
+    watch = [star, "watch", "--out", str(out), "--"]
+    if backend == "star":  # it is measured without star watch
+        watch = []
+        env.update(STAR_AGENT=star, STAR_WATCH_OUT=str(out))
+        if not os.environ.get("STAR_TEST_INSTALLED"):
+            env["PYTHONPATH"] = str(ROOT / "python")
+    done = subprocess.run([*watch, "sh", "-c", run], env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
-    assert "of train.py on 1 host, %s over gloo" % kind in done.stderr and "not measured any more" not in done.stderr, done.stderr
+    assert "of train.py on 1 host, %s over %s" % (kind, backend) in done.stderr and "not measured any more" not in done.stderr, done.stderr
     assert "it says nothing of what it would save" in done.stderr and "STAR would save" not in done.stderr, done.stderr
+    before = next(i for i, text in enumerate(SCRIPT.splitlines(), 1) if text.endswith("# before the first step"))
+    assert "train.py:%d in" % before not in done.stderr, done.stderr
     lines = [json.loads(x) for x in (out / "run.jsonl").read_text().splitlines()]
     assert {x["params"] for x in lines if x["type"] == "train"} == {2 * 33 * 32 + 33 * 10}
     assert {x["samples"] for x in lines if x["type"] == "record"} == {8}

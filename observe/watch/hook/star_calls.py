@@ -244,8 +244,9 @@ class Watcher(threading.Thread):
             frame = sys._current_frames().get(self.train())
             self.lines.append(where(frame) if frame is not None else "")
             del self.lines[:-40]
-        best = max(set(self.lines), key=self.lines.count) if self.lines else ""
-        self.line(best if self.lines.count(best) * 2 >= len(self.lines) and len(self.lines) > 1 else "")
+        lines = list(self.lines)
+        best = max(set(lines), key=lines.count) if lines else ""
+        self.line(best if lines.count(best) * 2 >= len(lines) and len(lines) > 1 else "")
 
     def send(self, flight):
         thread = self.train() if self.train else threading.main_thread().ident

@@ -237,6 +237,8 @@ class _Rank:
 
     def begin(self):
         self.thread = threading.get_ident()
+        if self.calls is not None:
+            self.watcher.lines, self.line = [], ""  # where it was before the first step, as in imports, says nothing of steps
         self.reset(_now())
         if self.gpu is not None:
             self.gpu.begin()
@@ -506,6 +508,21 @@ def _argument(names, name, args, kwargs):
     return args[i] if i < len(args) else None
 
 
+_wrapped = {}  # by id: a function, and what is in its place
+
+
+def _rebind():
+    """Names by which other modules have imported functions before they were wrapped, as that of fully_shard."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict) or str(names.get("__name__")).split(".")[0] == "torch":
+            continue
+        for name, value in list(names.items()):
+            own, call = _wrapped.get(id(value), (None, None))
+            if own is not None and own is value:
+                names[name] = call
+
+
 def _wrap(owner, name, around):
     """Puts around in the place of a function of a class or a module, once."""
     own = getattr(owner, name, None)
@@ -519,6 +536,7 @@ def _wrap(owner, name, around):
 
     call._star_watch = True
     setattr(owner, name, call)
+    _wrapped[id(own)] = own, call
 
 
 def _patch(torch):
@@ -820,6 +838,7 @@ def install():
     for name, patch in _PATCHES.items():
         if name in sys.modules:
             patch(sys.modules[name])
+    _rebind()
     sys.meta_path.insert(0, _Finder())
 
 
