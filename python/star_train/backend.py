@@ -627,7 +627,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         return error
 
     def _dead(self) -> List[int]:
-        """The ranks on this host whose processes have ended, or have left the group."""
+        """The ranks on this host with processes that have ended, or have left the group."""
         if self._local is None or self._closed:
             return []
         segment = self._local.segment

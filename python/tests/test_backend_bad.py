@@ -288,10 +288,10 @@ def forks(rank: int, n: int, folder: str) -> str:
         os.write(w, "|".join(said).encode())
         os._exit(3)
     os.close(w)
-    said = b"".join(iter(lambda: os.read(r, 4096), b"")).decode()
+    heard = b"".join(iter(lambda: os.read(r, 4096), b"")).decode()
     x = torch.ones(3)
     dist.all_reduce(x)
-    return "%s|%d|%d" % (said, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), x.sum())
+    return "%s|%d|%d" % (heard, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), x.sum())
 
 
 def test_forks() -> None:

@@ -68,7 +68,7 @@ def test_groups_at_once() -> None:
 
 
 def shapes(rank: int, n: int) -> str:
-    """One to four dimensions, more elements than fit in the shared memory of a step, and a slice of a larger tensor, whose rest stays."""
+    """One to four dimensions, more elements than fit in the shared memory of a step, and a slice of a larger tensor that stays otherwise."""
     for shape in ((17,), (5, 7), (3, 1, 4), (2, 3, 4, 5), (3_000_001,)):
         x = torch.full(shape, float(rank + 1))
         dist.all_reduce(x)

@@ -6,6 +6,7 @@ The processes are forks of this one, so that none imports PyTorch again.
 import atexit
 import collections
 import faulthandler
+import importlib
 import itertools
 import json
 import os
@@ -24,10 +25,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: p
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
     pytest.skip("fully_shard is public since PyTorch 2.6", allow_module_level=True)
 
-import torch._dynamo  # noqa: E402, F401  # DistributedDataParallel and fully_shard import it, for seconds
 import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
+
+importlib.import_module("torch._dynamo")  # DistributedDataParallel and fully_shard import it, for seconds
 
 import star_train.backend  # noqa: E402
 import star_train.torch as star_torch  # noqa: E402
