@@ -10,9 +10,8 @@ import conftest
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
-pytest.importorskip("torch.distributed.fsdp", reason="this PyTorch has no FSDP2")
-if not hasattr(__import__("torch.distributed.fsdp").distributed.fsdp, "fully_shard"):
-    pytest.skip("this PyTorch has no FSDP2", allow_module_level=True)
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+    pytest.skip("fully_shard is public since PyTorch 2.6", allow_module_level=True)
 
 from star_train import _link, dcp  # noqa: E402
 
