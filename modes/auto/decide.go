@@ -222,14 +222,14 @@ func (c *Controller) adopt(at, slowest time.Duration, best price.Decision, prese
 //
 // As the plan was chosen blind, it is left without a dwell, and for a queue or local steps before much was seen.
 func (c *Controller) escape(at time.Duration, h price.History, f price.Forecast) (price.Decision, bool) {
-	n, late, slowest := len(c.obs.workers), 0, time.Duration(0)
-	if c.cfg.Ring || c.cfg.Decider != nil || at-c.obs.begun < settling || !c.current.plan.Equal(modes.SSGD(n)) || c.obs.crowded(1) {
+	n, late, slowest := len(c.obs.workers), []star.Worker(nil), time.Duration(0)
+	if c.cfg.Decider != nil || at-c.obs.begun < settling || !c.current.plan.Equal(modes.SSGD(n)) || c.obs.crowded(1) {
 		return price.Decision{}, false
 	}
 	f.Times, h = slices.Clone(f.Times), slices.Clone(h)
 	for i := range c.obs.workers {
 		if w := &c.obs.workers[i]; w.late > 1 || w.late == 1 && (w.seen <= price.Remembered || w.leaps > 0) {
-			late++
+			late = append(late, star.Worker(i))
 			f.Times[i] = max(2*(at-w.released), f.Times[i])
 			h[i] = []time.Duration{f.Times[i]}
 		}
@@ -243,10 +243,10 @@ func (c *Controller) escape(at time.Duration, h price.History, f price.Forecast)
 // from the beginning would be a round or two ahead otherwise (bench/RESULTS.md, Goals of decisions).
 func (c *Controller) escapeFirst(at time.Duration) (price.Decision, bool) {
 	n := len(c.obs.workers)
-	if c.obs.started || c.cfg.Ring || c.cfg.Decider != nil || !c.current.plan.Equal(modes.SSGD(n)) || c.obs.crowded(1) {
+	if c.obs.started || c.cfg.Decider != nil || !c.current.plan.Equal(modes.SSGD(n)) || c.obs.crowded(1) {
 		return price.Decision{}, false
 	}
-	f, h, late, slowest := c.forecast(), make(price.History, n), 0, time.Duration(0)
+	f, h, late, slowest := c.forecast(), make(price.History, n), []star.Worker(nil), time.Duration(0)
 	for i := range c.obs.workers {
 		w := &c.obs.workers[i]
 		t := price.Seconds(w.first)
@@ -255,7 +255,7 @@ func (c *Controller) escapeFirst(at time.Duration) (price.Decision, bool) {
 			continue
 		case w.seen == 0 && w.late > 0:
 			d, _ := c.Deadline(star.Worker(i))
-			late, slowest, t = late+1, d, 2*d
+			late, slowest, t = append(late, star.Worker(i)), d, 2*d
 		case t == 0:
 			return price.Decision{}, false
 		}
@@ -266,10 +266,13 @@ func (c *Controller) escapeFirst(at time.Duration) (price.Decision, bool) {
 
 // without changes from SSGD to x-order of all workers but the late ones if that pays, and there are at most most of
 // them. An iteration of the slowest worker takes slowest.
-func (c *Controller) without(at time.Duration, late, most int, slowest time.Duration, h price.History, f price.Forecast) (price.Decision, bool) {
+func (c *Controller) without(at time.Duration, late []star.Worker, most int, slowest time.Duration, h price.History, f price.Forecast) (price.Decision, bool) {
 	n := len(c.obs.workers)
-	plan := modes.XOrder(n, max(c.obs.living()-late, 1))
-	if late == 0 || late > max(most, 1) || c.obs.living() < 3 || c.trials.isBanned(at, plan) {
+	plan := modes.XOrder(n, max(c.obs.living()-len(late), 1))
+	if c.cfg.Ring {
+		plan = modes.Ring(n, late...)
+	}
+	if len(late) == 0 || len(late) > max(most, 1) || c.obs.living() < 3 || c.trials.isBanned(at, plan) {
 		return price.Decision{}, false
 	}
 	home, err := price.Over(modes.SSGD(n), h, f)

@@ -105,7 +105,8 @@ func TestLaggingSplits(t *testing.T) {
 	}
 }
 
-// A round of SSGD that some workers hold up is left for x-order without them, which only needs the deadline to be over.
+// A round of SSGD that some workers hold up is left for x-order without them, or a ring in which they ride, which only
+// needs the deadline to be over.
 // A plan that was chosen blindly is left for a better one without a dwell.
 func TestEscape(t *testing.T) {
 	const n, batch, ms = 8, 64, time.Millisecond
@@ -132,7 +133,7 @@ func TestEscape(t *testing.T) {
 		{name: "more than a hiccup", rounds: 40, late: []star.Worker{2}, missed: 2, after: 1800 * ms, want: "x=7"},
 		{name: "on full processors", rounds: 1, late: []star.Worker{2}, missed: 1, busy: 0.9, after: 1000 * ms},
 		{name: "on idle ones", rounds: 3, late: []star.Worker{2}, missed: 1, busy: 0.3, after: 1000 * ms, want: "x=7"},
-		{name: "in a ring", rounds: 10, late: []star.Worker{2}, missed: 1, cfg: Config{Ring: true}, after: 900 * ms},
+		{name: "in a ring", rounds: 10, late: []star.Worker{2}, missed: 1, cfg: Config{Ring: true}, after: 900 * ms, want: "groups=0,1,3-7+2"},
 		{name: "with a decider", rounds: 10, late: []star.Worker{2}, missed: 1, cfg: Config{Decider: price.Cheapest{}}, after: 900 * ms},
 		{name: "with momentum", rounds: 10, late: []star.Worker{2}, missed: 1, cfg: Config{Momentum: 0.9}, after: 900 * ms, want: "x=7"},
 	} {
@@ -212,7 +213,8 @@ func TestEscapeInTheFirstRound(t *testing.T) {
 		{name: "half", late: []star.Worker{2, 3, 5, 7}, want: "x=4"},
 		{name: "most", late: []star.Worker{1, 2, 3, 5, 7}},
 		{name: "on full processors", late: []star.Worker{2}, busy: 0.9},
-		{name: "in a ring", cfg: Config{Ring: true}, late: []star.Worker{2}},
+		{name: "in a ring", cfg: Config{Ring: true}, late: []star.Worker{2}, want: "groups=0,1,3-7+2"},
+		{name: "half of a ring", cfg: Config{Ring: true}, late: []star.Worker{2, 3, 5, 7}, want: "groups=0,1,4,6+2,3,5,7"},
 	} {
 		c.cfg.Workers, c.cfg.Batch = n, batch
 		k, err := New(c.cfg, modes.SSGD(n))
