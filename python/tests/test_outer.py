@@ -17,14 +17,6 @@ TRAIN = (
 import json, sys
 import star_train.torch as star
 
-class Numbered(torch.utils.data.Dataset):
-    def __init__(self):
-        self.x, self.y = data()
-    def __len__(self):
-        return len(self.x)
-    def __getitem__(self, i):
-        return i, self.x[i], self.y[i]
-
 torch.manual_seed(5)
 name, schedule, clip = sys.argv[1], sys.argv[2], float(sys.argv[3])
 model = Net()

@@ -28,6 +28,14 @@ def data():
     x = torch.randn(640, 12, generator=g)
     return x, (x[:, :4] + 0.3 * torch.randn(640, 4, generator=g)).argmax(1)
 
+class Numbered(torch.utils.data.Dataset):
+    def __init__(self):
+        self.x, self.y = data()
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return i, self.x[i], self.y[i]
+
 def groups(model):
     return [{"params": [model.hidden.weight, model.out.weight, model.unused.weight]},
             {"params": [model.hidden.bias, model.out.bias, model.unused.bias], "lr": 0.02, "weight_decay": 0.0}]
@@ -57,14 +65,6 @@ TRAIN = (
     + """
 import json, sys
 import star_train.torch as star
-
-class Numbered(torch.utils.data.Dataset):
-    def __init__(self):
-        self.x, self.y = data()
-    def __len__(self):
-        return len(self.x)
-    def __getitem__(self, i):
-        return i, self.x[i], self.y[i]
 
 torch.manual_seed(5)
 name, width, schedule, accumulate = sys.argv[1:]

@@ -22,14 +22,6 @@ import json, os, signal, sys, time
 import torch.distributed as dist
 import star_train.torch as star
 
-class Numbered(torch.utils.data.Dataset):
-    def __init__(self):
-        self.x, self.y = data()
-    def __len__(self):
-        return len(self.x)
-    def __getitem__(self, i):
-        return i, self.x[i], self.y[i]
-
 kind, name, accumulate, what = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 dist.init_process_group("gloo")
 me = dist.get_rank()
