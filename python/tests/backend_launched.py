@@ -1,6 +1,6 @@
 """Trainings as a launcher starts them, over torch.distributed's backend BACKEND: test_backend_launched.py compares the losses of Gloo and of star.
 
-usage: backend_launched.py plain|lightning|trainer|compile    rank 0 prints a line: losses, then the losses of all steps, in JSON
+usage: backend_launched.py plain|lightning|trainer    rank 0 prints a line: losses, then the losses of all steps, in JSON
 """
 
 import json
@@ -52,13 +52,12 @@ def loader(rank: int, world: int) -> Any:
     return torch.utils.data.DataLoader(Data(), batch_size=4, sampler=sampler)
 
 
-def plain(compiled: bool = False) -> None:
+def plain() -> None:
     dist.init_process_group(BACKEND)
     model: Any = nn.parallel.DistributedDataParallel(Net())
-    call = torch.compile(model, backend="aot_eager") if compiled else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for batch in loader(dist.get_rank(), dist.get_world_size()):
-        loss = call(**batch)["loss"]
+        loss = model(**batch)["loss"]
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -114,7 +113,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(5)
     kind = sys.argv[1]
-    plain(kind == "compile") if kind in ("plain", "compile") else {"lightning": lightning, "trainer": trainer}[kind]()
+    {"plain": plain, "lightning": lightning, "trainer": trainer}[kind]()
     assert dist.get_backend() == BACKEND, dist.get_backend()
     if dist.get_rank() == 0:
         print("losses " + json.dumps(losses), flush=True)

@@ -64,9 +64,6 @@ def begins(rank: int, n: int, folder: str, what: str) -> str:
         torch.__version__ = "2.5.1"
     if what == "jobs":  # rank 1 of two jobs
         size, rank = 2, min(rank, 1)
-    if what == "memory" and rank == 0:
-        with open("/proc/self/statm") as f:
-            resource.setrlimit(resource.RLIMIT_AS, ((int(f.read().split()[0]) * 4096 + (24 << 20)),) * 2)
     if rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         with open(path + ".part", "w") as f:
@@ -77,6 +74,9 @@ def begins(rank: int, n: int, folder: str, what: str) -> str:
             time.sleep(0.01)
         with open(path) as f:
             store = dist.TCPStore("127.0.0.1", int(f.read()), is_master=False, wait_for_workers=False)
+    if what == "memory" and rank == 0:  # the store has its threads
+        with open("/proc/self/statm") as f:
+            resource.setrlimit(resource.RLIMIT_AS, ((int(f.read().split()[0]) * 4096 + (24 << 20)),) * 2)
     try:
         dist.init_process_group("star", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30))
         return "begun"

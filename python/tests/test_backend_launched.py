@@ -41,7 +41,7 @@ def launched(kind: str, backend: str, star: str, path: str) -> "List[float]":
     return got
 
 
-@pytest.mark.parametrize("kind, needed", [("plain", "torch"), ("compile", "torch"), ("lightning", "lightning"), ("trainer", "transformers")])
+@pytest.mark.parametrize("kind, needed", [("plain", "torch"), ("lightning", "lightning"), ("trainer", "transformers")])
 def test_losses_like_gloo(kind: str, needed: str, star: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip(needed, reason="%s is not installed" % needed)
     want = launched(kind, "gloo", star, as_installed(tmp_path))
