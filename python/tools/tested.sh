@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 env=$(mktemp -d)
-trap 'rm -rf "$env"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$env"' EXIT
 python=${PYTHON:-/usr/bin/python3}
 [ -x "$python" ] || python=$(command -v python3) || { echo "there is no python3"; exit 77; }
 options=() module=torch tests=python/tests packages=() more=()
@@ -41,14 +41,23 @@ done
 "$env/venv/bin/python" -c "import $module; print('$module', $module.__version__)"
 export STAR_TEST_INSTALLED=1
 tests() { timeout --signal INT --kill-after 1m "${LIMIT:-40m}" "$env/venv/bin/python" -m pytest -v --durations 10 -p no:cacheprovider "$@"; }
-if [ "$1" = backend ]; then
-	"$env/venv/bin/python" python/tools/backend_suite.py ${SUITE---star-only}
+suite=0
+if [ "$1" = backend ]; then # PyTorch's own tests mostly wait: the others go on beside them
+	"$env/venv/bin/python" python/tools/backend_suite.py ${SUITE---star-only} >"$env/suite" 2>&1 &
+	suite=$!
 fi
+finish() {
+	[ "$suite" = 0 ] && exit
+	tail --lines +1 --follow --pid "$suite" "$env/suite"
+	wait "$suite"
+	exit
+}
 # shellcheck disable=SC2086
-tests $tests ${ARGS:-} | tee "$env/log" && exit
+tests $tests ${ARGS:-} | tee "$env/log" && finish
 # What failed runs a second time, alone: a test can fail because the machine is busy.
 mapfile -t failed < <(sed -nE 's/ - .*//; s/^(FAILED|ERROR) //p' "$env/log")
 [ "${#failed[@]}" -gt 0 ] || exit 1
 echo "second try of what failed: ${failed[*]}"
 [ -z "${SECOND_CHANCES:-}" ] || echo "${failed[*]}" >>"$SECOND_CHANCES"
 LIMIT=10m tests "${failed[@]}"
+finish
