@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Any, Dict, List
+from typing import Any, Counter, Dict, List
 
 import pytest
 from test_parity import MODEL
@@ -133,8 +133,9 @@ def test_like_one_process(job: Any, kind: str, processes: int, name: str, accumu
             if p.requires_grad and p.grad is None:
                 p.grad = torch.zeros_like(p)
         opt.step()
-    for e in range(len(seen) // 640):
-        assert sorted(seen[640 * e : 640 * (e + 1)]) == list(range(640))
+    # An epoch may end within a round, and which worker has its first samples depends on who joined first.
+    times = Counter(seen)
+    assert sorted(times) == list(range(640)) and set(times.values()) <= {len(seen) // 640, -(-len(seen) // 640)}
     assert_equal(job.parameters(), model.state_dict())
 
 
