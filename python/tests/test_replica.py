@@ -133,7 +133,7 @@ def test_like_one_process(job: Any, kind: str, processes: int, name: str, accumu
             if p.requires_grad and p.grad is None:
                 p.grad = torch.zeros_like(p)
         opt.step()
-    # An epoch may end within a round, and which worker has its first samples depends on who joined first.
+    # An epoch may end within a round, and which worker has its first samples depends on which joined first.
     times = Counter(seen)
     assert sorted(times) == list(range(640)) and set(times.values()) <= {len(seen) // 640, -(-len(seen) // 640)}
     assert_equal(job.parameters(), model.state_dict())
