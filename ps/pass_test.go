@@ -193,7 +193,7 @@ func TestPassesMove(t *testing.T) {
 		handOver(t, from, to, 10, func() {
 			for _, pass := range []string{"", transport.Pass(key, wire.RoleWorker, 1, transport.Attempt{Number: 7})} {
 				if c, err := from.open(wire.Hello{Job: "test", Role: wire.RoleServer, Rank: 1, Pass: pass}); err == nil {
-					t.Error("it gives its shard to whoever comes")
+					t.Error("it gives its shard to a server without a valid pass")
 					c.Close()
 				}
 			}
