@@ -210,9 +210,9 @@ func (c *Controller) adopt(at, slowest time.Duration, best price.Decision, prese
 	return best
 }
 
-// escape leaves a round of SSGD that late workers hold up, at most a quarter of all: x-order without them, or in a ring
-// without servers they ride. Gradients
-// that have arrived make an update at once, which with a queue or shares would begin with the next round.
+// escape leaves a round of SSGD that late workers hold up, at most a quarter of all: x-order without them, or a ring in
+// which they ride. Gradients that have arrived make an update at once, which with a queue or shares would begin with
+// the next round.
 //
 // How long the late workers will take is not known. Half of what has lasted for t lasts for 2t and longer, whatever the
 // scale (the prior 1/t of Jeffreys), so their iterations are priced as twice what they have taken by now. If that is
@@ -265,8 +265,8 @@ func (c *Controller) escapeFirst(at time.Duration) (price.Decision, bool) {
 	return c.without(at, late, c.obs.living()/2, slowest, h, f)
 }
 
-// without changes from SSGD to x-order of all workers but the late ones, or to a ring in which these ride, if that pays,
-// and there are at most most of them. An iteration of the slowest worker takes slowest.
+// without changes from SSGD to x-order of all workers but the late ones, or to a ring in which these ride, if that
+// pays, and there are at most most of them. An iteration of the slowest worker takes slowest.
 func (c *Controller) without(at time.Duration, late []star.Worker, most int, slowest time.Duration, h price.History, f price.Forecast) (price.Decision, bool) {
 	n := len(c.obs.workers)
 	plan := modes.XOrder(n, max(c.obs.living()-len(late), 1))
