@@ -38,6 +38,7 @@ func (c *Coordinator) announce(r engine.To[wire.Ring]) {
 		c.measured.hashes.Clear()
 		c.rounds.Restart(c.engine.View().Used)
 		c.saves.Restart()
+		p.measured.Abandon()
 	}
 	tell(&c.peers, p, m, nil)
 }

@@ -193,7 +193,11 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	}
 	c.rounds.Mark(&r)
 	flight := &p.measured.Flight
-	flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
+	if c.arch.Sharded() {
+		flight.Release(time.Now(), r.Action == wire.Continue, r.Delay)
+	} else {
+		p.measured.Granted(time.Now(), r.Version, r.Action == wire.Continue)
+	}
 	c.inflow(p)
 	if !flight.From.IsZero() && c.engine.View().Worker(r.Worker).Led && !c.peers.beside(p, c.placing.Owners()) {
 		c.flow.links.Pushed(c.journal.At(flight.From), c.journal.At(flight.To), min(p.last.NetOut, float64(4*c.members.Terms.Hello().Params)), c.cfg.MaxWorkers)

@@ -261,6 +261,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		return c.savedAt(p, e)
 	case wire.KindComputed:
 		c.run.progress = time.Now()
+		p.measured.Waits(e.Computed.Version)
 		orders, err := c.engine.Computed(e.Computed)
 		return c.decided(p, orders, err)
 	case wire.KindPoison:
@@ -324,6 +325,9 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	}
 	p.last, p.pushed = r, time.Now()
 	p.measured.Arrived(&r, c.arch.Busy(r))
+	if !c.arch.Sharded() {
+		p.measured.Made(p.pushed, r.Basis)
+	}
 	return c.carry(orders)
 }
 

@@ -26,6 +26,8 @@ type pool struct {
 	does  chan func()
 	ws    []*pooled
 	left  int
+
+	abandoned int // rings that were abandoned, each counted by every worker that was told
 }
 
 type pooled struct {
@@ -44,7 +46,7 @@ type pooled struct {
 
 const poolBytes = 1 << 20
 
-func newPool(w *world, times sim.Times, n int) {
+func newPool(w *world, times sim.Times, n int) *pool {
 	model := allreduce.DefaultModel()
 	p := &pool{w: w, times: times, does: make(chan func(), 1024), left: n, took: func(n int) time.Duration {
 		return time.Duration(model.Seconds(model.Choose(n, poolBytes), n, poolBytes) * 1e9)
@@ -94,6 +96,7 @@ func newPool(w *world, times sim.Times, n int) {
 			}
 		}
 	})
+	return p
 }
 
 func (p *pool) hears(x *pooled, o session.Order) {
@@ -104,7 +107,9 @@ func (p *pool) hears(x *pooled, o session.Order) {
 			p.exchange(x.ring, x.rel.Version)
 		}
 	case o.Kind == wire.KindRing && o.Ring.Now:
-		p.w.t.Errorf("worker %d was told a ring that failed", x.rank)
+		x.queue, x.state, x.brought = []session.Order{o}, "idle", map[star.Worker]wire.Release{}
+		x.life++
+		p.abandoned++
 	default:
 		x.queue = append(x.queue, o)
 	}
@@ -206,6 +211,16 @@ func (p *pool) computed(x *pooled) {
 		return
 	}
 	x.state = "waits"
+	if tell := x.ring.Tell; tell > 0 && x.rel.Micro == 0 && x.rel.Part == 0 {
+		life := x.life
+		time.AfterFunc(tell, func() {
+			p.does <- func() {
+				if x.life == life && x.state == "waits" {
+					session.Say(x.m, wire.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
+				}
+			}
+		})
+	}
 	if x.rel.Micro > 0 {
 		session.Say(x.m, wire.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
 	}
@@ -289,10 +304,13 @@ func TestSimulatorMakesTheSameRounds(t *testing.T) {
 			}
 			play(t, Config{MaxWorkers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}, Ring: &RingConfig{Rule: "sgd"}}, func(w *world) {
 				w.server(0, 0, false)
-				newPool(w, times, n)
+				p := newPool(w, times, n)
 				w.finished(time.Hour)
 				if w.err != nil {
 					t.Fatal(w.err)
+				}
+				if p.abandoned > 0 {
+					t.Errorf("workers were told %d times that a ring has failed", p.abandoned)
 				}
 				var real []fired
 				begun := w.lines("train")[0]["t"].(float64)

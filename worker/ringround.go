@@ -151,6 +151,8 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 	if rel.Micro > 0 {
 		return w.partialSum(ctx, rel, rec)
 	}
+	done, stop := w.tells(rel)
+	defer stop()
 	switch {
 	case rel.Outer != "":
 		// By all samples of the members' steps. Rounds that repeat a batch have no total.
@@ -176,6 +178,7 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 		var sent error
 		exchanged := false
 		w.finite = func([]float32) (float64, int) { // called when the whole gradient is computed
+			done()
 			sent, exchanged = <-b.done, true
 			return b.norm2, b.bad
 		}
@@ -197,6 +200,7 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 	if computed, err = w.own(ctx, rel, rec); err != nil {
 		return tally, 0, computed, err
 	}
+	done()
 	// drawn is the number of samples taken from the queue by all members.
 	drawn := int64(0)
 	if rel.Part > 0 {
@@ -220,6 +224,23 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 		err = w.riding.exchange(ctx, w.group)
 	}
 	return tally, drawn + carried, computed, err
+}
+
+// tells returns a function that the member calls when it has computed its gradient: if the round is not over after
+// ring.Tell, the coordinator is told that this member waits for the others. stop ends the wait. If the report cannot be
+// sent, the record that follows cannot be sent either.
+func (w *ringWorker) tells(rel wire.Release) (computed, stop func()) {
+	if w.ring.Tell == 0 || rel.Part > 0 {
+		return func() {}, func() {}
+	}
+	m, msg := w.member, wire.Computed{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version, Samples: rel.Count}
+	var t *time.Timer
+	return func() { t = time.AfterFunc(w.ring.Tell, func() { session.Say(m, msg, nil) }) },
+		func() {
+			if t != nil {
+				t.Stop()
+			}
+		}
 }
 
 // count exchanges how many samples each member has taken from the queue of the round. It waits for

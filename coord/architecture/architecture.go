@@ -183,7 +183,7 @@ func (ring) Spec(p modes.Plan) string {
 }
 
 func (r ring) Engine(g engine.Config, _ func(star.Worker) bool, term int64) engine.Engine {
-	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(term)}
+	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(term), Tell: engine.Tell}
 	return engine.NewRing(g)
 }
 

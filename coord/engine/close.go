@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 
 	"star"
 	"star/transport/wire"
@@ -72,7 +73,8 @@ func (rd *ringRound) samples(i int) int {
 	return rd.have[i]
 }
 
-// Computed records how many samples of its batch a member has, and closes the round at the quorum. An
+// Computed records how many samples of its batch a member has, and closes the round at the quorum. In other rounds a
+// member that has waited for Ring.Tell sends it, and is not overdue any more. An
 // error: a version that was not granted, an unknown generation, or more samples than the batch has. A
 // report of an abandoned round changes nothing.
 func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
@@ -101,6 +103,9 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 	switch {
 	case k >= 0 && rd.parts != nil:
 		return r.taken(rd, k, m)
+	case k >= 0 && rd.quorum == 0 && r.of.Tell > 0: // it waits for the others
+		rd.overdue = slices.DeleteFunc(rd.overdue, func(w star.Worker) bool { return w == m.Worker })
+		return nil, nil
 	case k < 0 || rd.quorum == 0 || rd.said[k]:
 		return nil, fmt.Errorf("reported samples of version %d, which were not asked for", m.Version)
 	case m.Samples > rd.spans[k].Count || (m.Samples < 1) != (rd.spans[k].Count < 1):

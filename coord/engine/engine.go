@@ -60,8 +60,8 @@ type Engine interface {
 	Arrive(r star.Record, coded bool) (Batch, []Ready, error)
 
 	// Computed takes how many samples of its batch a worker has computed, where plans have parts or a
-	// queue. The numbers of a round must rise. An error: it was not asked for, or the worker was given
-	// fewer samples.
+	// queue, and that it waits for others in a ring with RingConfig.Tell. The numbers of a round must rise.
+	// An error: it was not asked for, or the worker was given fewer samples.
 	Computed(m wire.Computed) ([]Ready, error)
 
 	// Fault records that a worker cannot reach another one: its parent in a tree, or a member of its
@@ -136,6 +136,9 @@ type RingEngine interface {
 	// newest complete version.
 	Formed(m wire.Formed) ([]Ready, error)
 	Tally(m wire.Tally) ([]Ready, error)
+
+	// Late records that a member of the round in hand has missed a deadline. A plan without it is installed at once.
+	Late(w star.Worker)
 
 	// Tick is called from time to time, so that connections of dead members have had time to end
 	// before a failed ring is formed again. A *LostError: a ring has failed too often.
@@ -282,7 +285,8 @@ type RingConfig struct {
 
 	// Riders' gradients that are older are dropped; 0: none.
 	MaxStale   int64
-	Generation int64 // before that of the first ring
+	Generation int64         // before that of the first ring
+	Tell       time.Duration // see wire.Ring
 }
 
 // Ready is one consequence: a Fire for every shard (if it has a Seq), then the messages and

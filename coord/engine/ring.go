@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"star"
 	"star/modes"
@@ -133,6 +134,9 @@ type ringRound struct {
 	// recalled has batches of riders that are in the round and not in Ring.riderBatches.
 	recalled map[star.Worker]riderBatch
 
+	// overdue are members that have missed a deadline and not reported that they wait for the others.
+	overdue []star.Worker
+
 	closing
 	drawing
 }
@@ -156,12 +160,16 @@ type riderBatch struct {
 // used is the version of the parameters of its gradient, in a round that begins with version at.
 func (e *riderBatch) used(at int64) int64 { return max(e.basis, min(e.made, at)) }
 
+// Tell is how long a member of a ring waits in an exchange before it reports that it waits (RingConfig.Tell): most rounds
+// are over by then, and need no report.
+const Tell = 50 * time.Millisecond
+
 // RingAhead is the maximum number of rounds that are granted and not complete.
 const RingAhead = 2
 
 // NewRing is an engine of all-reduce. Its rings begin with c.Ring.
 func NewRing(c Config) *Ring {
-	r := &Ring{scheduler: schedulerOf(c), of: wire.Ring{Wait: c.Ring.Wait, MaxStale: c.Ring.MaxStale}, generation: c.Ring.Generation,
+	r := &Ring{scheduler: schedulerOf(c), of: wire.Ring{Wait: c.Ring.Wait, MaxStale: c.Ring.MaxStale, Tell: c.Ring.Tell}, generation: c.Ring.Generation,
 		params: c.MaxParams, after: c.After,
 		riderBatches: map[star.Worker]riderBatch{}, words: map[star.Worker]int64{}, heard: map[star.Worker]int64{}, blame: blame{suspects: map[star.Worker]int{}, accusers: map[star.Worker]int{}},
 		unformed: map[int64][]star.Worker{}, saveAt: -1, lates: map[star.Worker]late{}}
@@ -198,13 +206,52 @@ func (r *Ring) order() *Ready {
 	return &r.out[len(r.out)-1]
 }
 
-// Install changes the plan. The ring changes as soon as it can.
+// Install changes the plan. The ring changes when the granted rounds are complete, or at once if the new ring does not
+// have a member that is overdue in the round in hand: its exchange would wait for that member. The batches of the
+// others are then handed out again, which costs them at most the time of one iteration.
 func (r *Ring) Install(p modes.Plan) []Ready {
 	r.out = r.out[:0]
 	r.setPlan(p)
 	r.changed = true
+	if late := r.behindhand(); len(late) > 0 {
+		r.reform(late...)
+		return r.out
+	}
 	r.proceed()
 	return r.out
+}
+
+// behindhand lists the overdue members of the round in hand that the plan's ring leaves out, if another member has the
+// parameters.
+func (r *Ring) behindhand() (late []star.Worker) {
+	if len(r.forming) > 0 || r.over || len(r.rounds) == 0 {
+		return nil
+	}
+	kept := false
+	for _, w := range r.rounds[0].members {
+		switch {
+		case !r.states[w].live:
+		case slices.Contains(r.plan.Groups[0].Members, w):
+			kept = kept || r.holds(w) && (r.staged == nil || slices.Contains(r.staged.members, w)) // else it may have given them up
+		case slices.Contains(r.rounds[0].overdue, w):
+			late = append(late, w)
+		}
+	}
+	if !kept {
+		return nil
+	}
+	return late
+}
+
+// Late records that a member of the round in hand has missed a deadline.
+func (r *Ring) Late(w star.Worker) {
+	if len(r.rounds) == 0 || len(r.forming) > 0 {
+		return
+	}
+	rd := &r.rounds[0]
+	if k := slices.Index(rd.members, w); k >= 0 && !rd.arrived[k] && !slices.Contains(rd.overdue, w) {
+		rd.overdue = append(rd.overdue, w)
+	}
 }
 
 // Leave removes a worker. Its batch is handed out again once it is known not to be applied.

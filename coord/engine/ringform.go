@@ -17,6 +17,7 @@ import (
 //
 //	plan or members change    stage: announced ──► the rounds before its first are complete ──► in force
 //	a member left, or a fault reform: forming  ──► all members report Formed                ──► in force
+//	without an overdue member the same
 //
 // Invariants: at most one ring is staged. While a ring is forming no round is granted or completed. A ring
 // includes a worker that has the parameters, unless no live worker has them, which ends the job.
@@ -110,11 +111,12 @@ func (r *Ring) tell(w star.Worker, f *formation, now bool) To[wire.Ring] {
 	return To[wire.Ring]{w, m}
 }
 
-// reform abandons the present ring; the live workers form another one.
-func (r *Ring) reform() {
+// reform abandons the present ring; the live workers form another one. Workers of without are in it only if the plan
+// has them.
+func (r *Ring) reform(without ...star.Worker) {
 	// Rounds stay until the new ring has agreed on a version: only then is it known which of them were made.
 	// Members of a ring that has not formed yet may hold the parameters, or wait for a worker that has left.
-	with := r.involved()
+	with := slices.DeleteFunc(r.involved(), func(w star.Worker) bool { return slices.Contains(without, w) })
 	r.staged, r.fault = nil, ""
 	r.now = r.formation(-1)
 	r.widen(&r.now, with)
@@ -125,6 +127,9 @@ func (r *Ring) reform() {
 	clear(r.lates)
 	o := r.order()
 	for _, w := range r.now.members {
+		o.Rings = append(o.Rings, r.tell(w, &r.now, true))
+	}
+	for _, w := range without {
 		o.Rings = append(o.Rings, r.tell(w, &r.now, true))
 	}
 }

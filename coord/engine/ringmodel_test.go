@@ -60,8 +60,15 @@ func TestRingModel(t *testing.T) {
 			}
 		}
 		alive := n - len(c.Absent)
-		s := rehearsal.NewRing(rehearsal.Config{Config: c, Draw: draw, Broken: t.Fatalf, Lost: func(why string) { t.Skip(why) }})
+		deaths := false
+		s := rehearsal.NewRing(rehearsal.Config{Config: c, Draw: draw, Broken: t.Fatalf, Lost: func(why string) {
+			if !deaths {
+				t.Fatal(why)
+			}
+			t.Skip(why)
+		}})
 		joins, kills, changes, faults, takes := draw(0, 4, "joins"), draw(0, n-1, "kills"), draw(0, 4, "changes"), draw(0, 2, "faults"), 0
+		deaths = kills > 0
 		s.Deadly = rapid.Bool().Draw(t, "deadly")
 		// the coordinator that put something aside is the only one to know it; a job with closed rounds has one
 		// coordinator
@@ -97,6 +104,8 @@ func TestRingModel(t *testing.T) {
 					faults--
 					s.Fail(w, -1)
 				}
+			case x == 5:
+				s.Late(who())
 			default:
 				can := s.Acts()
 				if len(can) == 0 {
@@ -113,6 +122,20 @@ func TestRingModel(t *testing.T) {
 // has them while others of its ring are to get them. Acts come in two orders, and deaths up to 90 acts after the
 // change: the first worker that can act goes on for as long as it can, or all act in turn.
 func TestOneDeathInAChangeOfRings(t *testing.T) {
+	inAChangeOfRings(t, "dies", func(s *rehearsal.Ring, victim star.Worker) { s.Kill(victim) })
+}
+
+// Whichever worker is late when a plan changes, at whatever moment: a plan without it loses neither the parameters nor
+// a sample.
+func TestOneLateMemberInAChangeOfRings(t *testing.T) {
+	inAChangeOfRings(t, "is late and left behind", func(s *rehearsal.Ring, late star.Worker) {
+		s.Late(late)
+		s.Install(modes.Ring(s.Workers, late))
+	})
+}
+
+// inAChangeOfRings runs jobs that change their plan, in which something happens to each worker in turn, at each moment.
+func inAChangeOfRings(t *testing.T, what string, happens func(*rehearsal.Ring, star.Worker)) {
 	changes := []struct {
 		n        int
 		from, to []star.Worker // riders
@@ -123,9 +146,9 @@ func TestOneDeathInAChangeOfRings(t *testing.T) {
 	for _, c := range changes {
 		for victim := range star.Worker(c.n) {
 			for order := range 2 {
-				for moment, died := 0, true; died && moment < 90; moment++ {
-					about := fmt.Sprintf("%d workers, riders %v, then %v: worker %d dies at moment %d, order %d", c.n, c.from, c.to, victim, moment, order)
-					died = dies(t, c.n, c.from, c.to, victim, moment, order, about)
+				for moment, done := 0, true; done && moment < 90; moment++ {
+					about := fmt.Sprintf("%d workers, riders %v, then %v: worker %d %s at moment %d, order %d", c.n, c.from, c.to, victim, what, moment, order)
+					done = change(t, c.n, c.from, c.to, moment, order, about, func(s *rehearsal.Ring) { happens(s, victim) })
 				}
 			}
 		}
@@ -177,9 +200,9 @@ func fails(t *testing.T, n int, limit int64, who star.Worker, moment int) (faile
 	return false
 }
 
-// dies runs a job of 30 samples that changes its plan after six acts and loses a worker "moment" acts later. False:
-// nothing was left to do by then.
-func dies(t *testing.T, n int, from, to []star.Worker, victim star.Worker, moment, order int, about string) (died bool) {
+// change runs a job of 30 samples that changes its plan after six acts, and in which something happens "moment" acts
+// later. False: nothing was left to do by then.
+func change(t *testing.T, n int, from, to []star.Worker, moment, order int, about string, happens func(*rehearsal.Ring)) (done bool) {
 	cfg := engine.Config{Plan: modes.Ring(n, from...), Workers: n, Batch: 3, Limit: 30, Ring: new(engine.RingConfig), MaxParams: 1 << 30}
 	s := rehearsal.NewRing(rehearsal.Config{Config: cfg, Draw: func(low, _ int, _ string) int { return low },
 		Broken: func(format string, a ...any) { t.Fatalf("%s: "+format, append([]any{about}, a...)...) },
@@ -189,13 +212,13 @@ func dies(t *testing.T, n int, from, to []star.Worker, victim star.Worker, momen
 			s.Install(modes.Ring(n, to...))
 		}
 		if step == 6+moment {
-			s.Kill(victim)
-			died = true
+			happens(s)
+			done = true
 		}
 		can := s.Acts()
 		if len(can) == 0 {
 			s.Check()
-			return died
+			return done
 		}
 		can[order*step%len(can)].Do()
 	}

@@ -25,6 +25,7 @@ import (
 //	leave w=1, join w=1
 //	fails w=1                               its program fails while it computes its batch, and it leaves; cut: its connection ends
 //	install                                 the plan below
+//	late w=2                                a member has missed a deadline
 //	save, stop
 //	takeover w=(0,1)                        another coordinator continues with the metadata of the last release; these
 //	                                        workers have the parameters, and report to it what they reported to the first
@@ -93,12 +94,16 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "new":
 		s.term = 1
 		s.c = Config{Workers: int(number("n", 0)), Batch: int(number("batch", 10)), Limit: number("limit", 1000), MaxParams: 100,
-			Absent: workers("absent"), Ring: new(RingConfig)}
+			Absent: workers("absent"), Ring: &RingConfig{Tell: Tell}}
 		s.c.Plan = plan()
 		s.r = NewRing(s.c)
 		says(s.r.Begin(nil), nil)
 	case "install":
 		says(s.r.Install(plan()), nil)
+	case "late":
+		for _, w := range workers("w") {
+			s.r.Late(w)
+		}
 	case "tally":
 		for _, w := range workers("w") {
 			m := wire.Tally{Worker: w, Generation: number("gen", s.r.now.generation), Version: number("version", s.r.version+1)}

@@ -13,8 +13,52 @@ const Patience = 250 * time.Millisecond
 type lateness struct {
 	released time.Time // of the iteration that the other fields are about
 	missed   int       // deadlines
-	there    bool      // its gradient has arrived
+	there    bool      // its gradient has arrived, or waits for those of others
 }
+
+// granted is a round of a ring that a worker may make. Rounds are granted one ahead: it begins when the one before ends.
+type granted struct {
+	version int64
+	plain   bool // computes only the next gradient
+}
+
+// Granted records that the worker may make the round from version, or a rider compute a gradient of it.
+func (w *Worker) Granted(now time.Time, version int64, plain bool) {
+	if w.rounds = append(w.rounds, granted{version, plain}); len(w.rounds) == 1 {
+		w.begin(now)
+	}
+}
+
+// Made records that the worker has made the round from version. The next one begins, if it is granted.
+func (w *Worker) Made(now time.Time, version int64) {
+	w.rounds = slices.DeleteFunc(w.rounds, func(g granted) bool { return g.version <= version })
+	w.begin(now)
+}
+
+// Abandon records that the granted rounds are given up.
+func (w *Worker) Abandon() {
+	w.rounds = w.rounds[:0]
+	w.begin(time.Time{})
+}
+
+// begin begins the first round of rounds.
+func (w *Worker) begin(now time.Time) {
+	w.Flight.released = time.Time{}
+	if len(w.rounds) > 0 && w.rounds[0].plain {
+		w.Flight.released = now
+	}
+	w.late = lateness{released: w.Flight.released}
+}
+
+// Waits records that the worker has computed its gradient of the round of a ring, and waits for those of others.
+func (w *Worker) Waits(version int64) {
+	if len(w.rounds) > 0 && w.rounds[0].version == version {
+		w.there()
+	}
+}
+
+// there records that the gradient of the present iteration has arrived.
+func (w *Worker) there() { w.late = lateness{released: w.Flight.released, there: true} }
 
 // Overdue reports whether the worker has missed a deadline since the last call: the first is d, then twice as long,
 // four times, and so on. limit is that deadline, and waited the time since the release; if none was missed, limit is

@@ -64,3 +64,50 @@ func TestOverdue(t *testing.T) {
 		}
 	}
 }
+
+// A member of a ring begins a round when it has made the one before, or when it is granted the round if it has none in
+// hand. It is not late while it waits for others, in a round with an evaluation, or in a round that is given up.
+func TestOverdueInARing(t *testing.T) {
+	const s = time.Second
+	begun := time.Unix(1e9, 0)
+	for _, c := range []struct {
+		name string
+		do   func(w *Worker)
+		late time.Duration // since begun, when it has missed its deadline of 1 s; 0: never
+	}{
+		{"granted", func(w *Worker) { w.Granted(begun, 4, true) }, s},
+		{"granted one ahead", func(w *Worker) { w.Granted(begun, 4, true); w.Granted(begun.Add(s/2), 5, true) }, s},
+		{"made", func(w *Worker) { w.Granted(begun, 4, true); w.Made(begun.Add(s/2), 4) }, 0},
+		{"made, the next granted", func(w *Worker) {
+			w.Granted(begun, 4, true)
+			w.Granted(begun, 5, true)
+			w.Arrived(&star.Record{}, 0)
+			w.Made(begun.Add(s/2), 4)
+		}, 3 * s / 2},
+		{"made, the next granted later", func(w *Worker) { w.Granted(begun, 4, true); w.Made(begun, 4); w.Granted(begun.Add(s), 5, true) }, 2 * s},
+		{"waits", func(w *Worker) { w.Granted(begun, 4, true); w.Waits(4) }, 0},
+		{"waited in the round before", func(w *Worker) {
+			w.Granted(begun, 4, true)
+			w.Granted(begun, 5, true)
+			w.Waits(4)
+			w.Made(begun, 4)
+			w.Waits(4) // the report came late
+		}, s},
+		{"evaluates", func(w *Worker) { w.Granted(begun, 4, false); w.Granted(begun, 5, true) }, 0},
+		{"has evaluated", func(w *Worker) { w.Granted(begun, 4, false); w.Granted(begun, 5, true); w.Made(begun.Add(s), 4) }, 2 * s},
+		{"given up", func(w *Worker) { w.Granted(begun, 4, true); w.Abandon() }, 0},
+		{"given up and granted again", func(w *Worker) { w.Granted(begun, 4, true); w.Abandon(); w.Granted(begun.Add(s), 4, true) }, 2 * s},
+	} {
+		var w Worker
+		c.do(&w)
+		var late time.Duration
+		for at := time.Duration(0); at < 3*s && late == 0; at += s / 4 {
+			if _, limit, _ := w.Overdue(begun.Add(at), s); limit > 0 {
+				late = at
+			}
+		}
+		if late != c.late {
+			t.Errorf("%s: late after %v, want %v", c.name, late, c.late)
+		}
+	}
+}

@@ -45,11 +45,12 @@ type Worker struct {
 	Own    Window // of iterations: loading and computing
 	Flight Flight
 	late   lateness
+	rounds []granted // of a ring, not made
 }
 
 // Arrived records an iteration. busy is the part of it without waiting for others.
 func (w *Worker) Arrived(r *star.Record, busy time.Duration) {
-	w.late = lateness{released: w.Flight.released, there: true}
+	w.there()
 	w.Recent.Add(r.Iteration().Seconds())
 	w.Own.Add(r.Own().Seconds())
 	w.Busy.Add(busy.Seconds())

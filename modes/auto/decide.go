@@ -242,9 +242,12 @@ func (c *Controller) escape(at time.Duration, h price.History, f price.Forecast)
 // escapeFirst is escape in the first round, before any update: of half of the workers or more the time of one iteration
 // is known, and that of the late ones counts as twice their deadline. A baseline that does not wait for all workers
 // from the beginning would be a round or two ahead otherwise (bench/RESULTS.md, Goals of decisions).
+//
+// Members of a ring send their records when a round is over, so in the second round, too, only first iterations are
+// known: those of the late ones count as twice what they have taken by now.
 func (c *Controller) escapeFirst(at time.Duration) (price.Decision, bool) {
 	n := len(c.obs.workers)
-	if c.obs.started || c.cfg.Decider != nil || !c.current.plan.Equal(modes.SSGD(n)) || c.obs.crowded(1) {
+	if c.obs.started && !c.cfg.Ring || c.cfg.Decider != nil || !c.current.plan.Equal(modes.SSGD(n)) || c.obs.crowded(1) {
 		return price.Decision{}, false
 	}
 	f, h, late, slowest := c.forecast(), make(price.History, n), []star.Worker(nil), time.Duration(0)
@@ -254,9 +257,12 @@ func (c *Controller) escapeFirst(at time.Duration) (price.Decision, bool) {
 		switch {
 		case w.gone:
 			continue
-		case w.seen == 0 && w.late > 0:
-			d, _ := c.Deadline(star.Worker(i))
-			late, slowest, t = append(late, star.Worker(i)), d, 2*d
+		case w.late > 0:
+			d := at - w.released
+			if w.seen == 0 {
+				d, _ = c.Deadline(star.Worker(i))
+			}
+			late, slowest, t = append(late, star.Worker(i)), d, max(2*d, t)
 		case t == 0:
 			return price.Decision{}, false
 		}

@@ -1037,3 +1037,42 @@ func TestSteepnessOfAdam(t *testing.T) {
 		}
 	}
 }
+
+// Members of a ring send their records when a round is over: in the second round only first iterations are known.
+func TestEscapeInTheSecondRoundOfARing(t *testing.T) {
+	const n, batch, ms = 4, 16, time.Millisecond
+	for _, c := range []struct {
+		name  string
+		ring  bool
+		first time.Duration // of worker 3
+		late  []star.Worker
+		want  string
+	}{
+		{"late again", true, 1800 * ms, []star.Worker{3}, "groups=0-2+3"},
+		{"late once", true, 620 * ms, []star.Worker{3}, "groups=0-2+3"},
+		{"slow, and not late", true, 1800 * ms, nil, ""},
+		{"most are late", true, 600 * ms, []star.Worker{1, 2, 3}, ""},
+		{"with servers the others' records are there", false, 1800 * ms, []star.Worker{3}, ""},
+	} {
+		k, err := New(Config{Workers: n, Batch: batch, Ring: c.ring}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for w := range star.Worker(n) {
+			r := star.Record{Worker: w, Compute: 600 * ms, Samples: batch}
+			if w == 3 {
+				r.Compute = c.first
+			}
+			k.Observe(r)
+		}
+		k.Fired(c.first, []star.Worker{0, 1, 2, 3}, n*batch)
+		at := c.first + 1200*ms
+		for _, w := range c.late {
+			k.Late(w)
+		}
+		d, change := k.Decide(at)
+		if got := d.Plan.String(); change != (c.want != "") || change && got != c.want {
+			t.Errorf("%s: %v, %v; want %q", c.name, got, change, c.want)
+		}
+	}
+}

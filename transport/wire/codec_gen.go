@@ -1235,7 +1235,7 @@ func (Ring) Kind() Kind { return KindRing }
 
 // AppendTo appends the header of m to dst.
 func (m Ring) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 10)
+	dst = appendArray(dst, 11)
 	dst = appendInt(dst, m.Generation)
 	dst = appendInt(dst, m.From)
 	dst = appendArray(dst, len(m.Members))
@@ -1252,6 +1252,7 @@ func (m Ring) AppendTo(dst []byte) []byte {
 	dst = appendInt(dst, int64(m.Wait))
 	dst = appendInt(dst, m.MaxStale)
 	dst = appendBool(dst, m.Now)
+	dst = appendInt(dst, int64(m.Tell))
 	return dst
 }
 
@@ -1294,6 +1295,9 @@ func (m *Ring) Parse(b []byte) error {
 	m.MaxStale = p.within("max_stale", 0, math.MaxInt64)
 	p.left--
 	m.Now = p.truth("now")
+	if m.Tell = 0; p.more() {
+		m.Tell = time.Duration(p.within("tell", 0, math.MaxInt64))
+	}
 	return p.end()
 }
 

@@ -552,7 +552,9 @@ type Ring struct {
 	Of         int64         `wire:"natural"` // samples of a full round (B of the update rule)
 	Wait       time.Duration // time that a round waits for riders
 	MaxStale   int64         `wire:"natural"` // riders' gradients that are older, in updates, are dropped; 0: no limit
-	Now        bool          // abort the current round: a member is gone
+	Now        bool          // abort the current round: a member is gone or overdue
+	// a member that has waited this long for the others in an exchange sends computed; 0: none does
+	Tell time.Duration `wire:"natural,absent"`
 }
 
 // Formed reports that the sender is in the ring; riders send it before their pushes.
@@ -934,7 +936,8 @@ type Cancel struct {
 }
 
 // Computed reports how much of its batch a worker has computed: with `micro` in an all-reduce, between computation and
-// exchange; with `part`, after each part but the last. The worker does not wait for an answer.
+// exchange; with `part`, after each part but the last; in other rounds of a ring with `tell`, when it has waited so long
+// in the exchange. The worker does not wait for an answer.
 //
 // Sent: worker → coordinator.
 //

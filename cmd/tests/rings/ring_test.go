@@ -238,6 +238,50 @@ func TestRingLosesASilentMember(t *testing.T) {
 	jobtest.Stopped(t, cmd, addr, dir, out, errs)
 }
 
+// A member that is stopped in a round is late, and no other is: they have said that they wait. A plan without it is in
+// force at once, and when it continues it rides.
+func TestRingLeavesALateMember(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/proc/self/environ"); err != nil {
+		t.Skip("needs /proc")
+	}
+	cmd, addr, dir, out, errs := ringJob(t, "--workers", "4", "--slow", "none", "--mode", "auto", "--dead-after", "2m")
+	jobtest.AtVersion(t, addr, 40, errs)
+	jobtest.Ctl(t, addr, "mode", "ssgd")
+	jobtest.AtVersion(t, addr, 80, errs)
+	lates := func() []struct{ Worker int } { return jobtest.RunLog[struct{ Worker int }](t, dir, "late") }
+	before := len(lates())
+	jobtest.KillWorker(t, cmd, 3, syscall.SIGSTOP)
+	late := map[int]int{}
+	for end := time.Now().Add(30 * time.Second); late[3] < 3; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("worker 3 is stopped; late were, by worker, %v\n%s", late, errs)
+		}
+		clear(late)
+		for _, l := range lates()[before:] {
+			late[l.Worker]++
+		}
+	}
+	v := jobtest.AtVersion(t, addr, 80, errs).Version
+	jobtest.Ctl(t, addr, "mode", "ring-minus=3")
+	v = jobtest.AtVersion(t, addr, v+20, errs).Version
+	jobtest.KillWorker(t, cmd, 3, syscall.SIGCONT)
+	type fire struct {
+		Version int64
+		Workers []int
+	}
+	carried := func(f fire) bool { return f.Version > v && slices.Contains(f.Workers, 3) }
+	for end := time.Now().Add(30 * time.Second); !slices.ContainsFunc(jobtest.RunLog[fire](t, dir, "fire"), carried); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("worker 3 continues, and is in no update\n%s", errs)
+		}
+	}
+	jobtest.Stopped(t, cmd, addr, dir, out, errs)
+	if late[0]+late[1]+late[2] >= late[3] {
+		t.Errorf("late, by worker: %v; only worker 3 was stopped", late)
+	}
+}
+
 // With --on-failure stop the job ends when a worker is gone.
 func TestRingStops(t *testing.T) {
 	t.Parallel()

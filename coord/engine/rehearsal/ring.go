@@ -349,6 +349,9 @@ func (s *Ring) Install(p modes.Plan) {
 	s.do(s.Engine.Install(p))
 }
 
+// Late has a member miss a deadline.
+func (s *Ring) Late(w star.Worker) { s.Engine.Late(w) }
+
 // TakeOver replaces the coordinator: all messages under way are lost, in both directions, and only what the
 // workers have is known.
 func (s *Ring) TakeOver() {
