@@ -16,7 +16,8 @@ type lateness struct {
 	there    bool      // its gradient has arrived, or waits for those of others
 }
 
-// granted is a round of a ring that a worker may make. Rounds are granted one ahead: it begins when the one before ends.
+// granted is a round of a ring that a worker may make. Rounds are granted one ahead: each begins when the one before
+// ends.
 type granted struct {
 	version int64
 	plain   bool // computes only the next gradient

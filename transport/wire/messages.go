@@ -936,8 +936,8 @@ type Cancel struct {
 }
 
 // Computed reports how much of its batch a worker has computed: with `micro` in an all-reduce, between computation and
-// exchange; with `part`, after each part but the last; in other rounds of a ring with `tell`, when it has waited so long
-// in the exchange. The worker does not wait for an answer.
+// exchange; with `part`, after each part but the last; in other rounds of a ring with `tell`, when it has waited so
+// long in the exchange. The worker does not wait for an answer.
 //
 // Sent: worker → coordinator.
 //
