@@ -29,7 +29,7 @@ def results(star: str) -> Dict[str, Any]:
     env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", STAR_AGENT=star)
     if not os.environ.get("STAR_TEST_INSTALLED"):
         env["PYTHONPATH"] = str(ROOT / "python")
-    done = subprocess.run([python(), str(SCRIPTS), "gloo,star"], env=env, capture_output=True, timeout=PATIENCE, text=True)
+    done = subprocess.run([python(), str(SCRIPTS), "gloo,star"], env=env, capture_output=True, timeout=2 * PATIENCE, text=True)
     assert done.returncode == 0, done.stderr
     return {r["name"]: r["ranks"] for r in map(json.loads, done.stdout.splitlines())}
 
