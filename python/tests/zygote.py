@@ -1,7 +1,7 @@
-"""A Python that has PyTorch imported already: for tests that start many processes, each of which would import it for seconds.
+"""A Python that has PyTorch imported already: for tests that start many processes. To import PyTorch takes each of them seconds.
 
 A server imports modules once and forks a process for each script. The program `python` that Zygote makes is started like Python
-and stands for that process: it hands over its arguments, environment, folder and open files, forwards signals, and ends as the process ends.
+and takes its place: it hands over its arguments, environment, folder and open files, forwards signals, and ends as the process ends.
 The process is not its child, and has a session of its own; it is killed when `python` is. Tests about starting processes use sys.executable.
 
 usage: zygote.py SOCKET MODULE[,MODULE]    the server; it ends with its standard input
