@@ -1,6 +1,6 @@
 """Trainings as a launcher starts them, over torch.distributed's backend BACKEND: test_backend_launched.py compares the losses of Gloo and of star.
 
-usage: backend_launched.py plain|lightning|trainer    rank 0 prints a line: losses, then the losses of all steps, in JSON
+usage: backend_launched.py plain|accelerated|lightning|trainer    rank 0 prints a line: losses, then the losses of all steps, in JSON
 """
 
 import json
@@ -64,6 +64,22 @@ def plain() -> None:
         averaged(loss)
 
 
+def accelerated() -> None:
+    from accelerate import Accelerator
+
+    dist.init_process_group(BACKEND)  # otherwise accelerate takes Gloo on processors
+    accelerator = Accelerator()
+    net = Net()
+    model, optimizer, data = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.5), torch.utils.data.DataLoader(Data(), batch_size=4))
+    assert accelerator.num_processes == 2 and isinstance(model, nn.parallel.DistributedDataParallel)
+    for batch in data:
+        loss = model(**batch)["loss"]
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        averaged(loss)
+
+
 def lightning() -> None:
     import lightning as L
     from lightning.pytorch.strategies import DDPStrategy
@@ -113,7 +129,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(5)
     kind = sys.argv[1]
-    {"plain": plain, "lightning": lightning, "trainer": trainer}[kind]()
+    {"plain": plain, "accelerated": accelerated, "lightning": lightning, "trainer": trainer}[kind]()
     assert dist.get_backend() == BACKEND, dist.get_backend()
     if dist.get_rank() == 0:
         print("losses " + json.dumps(losses), flush=True)

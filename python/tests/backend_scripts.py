@@ -322,7 +322,7 @@ def run(name: str, backend: str) -> "List[Any]":
     for number in range(WORLD):
         pid = os.fork()
         if pid == 0:
-            signal.alarm(60)  # a training that hangs
+            signal.alarm(180)  # a training that hangs; on a busy machine the one with torch.compile takes long
             try:
                 rank(name, backend, number, folder)
             finally:

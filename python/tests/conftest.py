@@ -7,10 +7,12 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
 import pytest
+import zygote
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 if not os.environ.get("STAR_TEST_INSTALLED"):
@@ -62,6 +64,25 @@ def as_installed(folder: pathlib.Path) -> str:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: star-train\nVersion: 0\n")
     (info / "entry_points.txt").write_text(star_wheel.ENTRY_POINTS)
     return os.pathsep.join([str(folder), str(ROOT / "python")])
+
+
+_zygote: List[zygote.Zygote] = []
+
+
+def python() -> str:
+    """A program that runs scripts as Python does, but has PyTorch already: what tests start that are not about starting Python."""
+    if not _zygote:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("STAR_")}
+        env.update(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
+        if not os.environ.get("STAR_TEST_INSTALLED"):
+            env["PYTHONPATH"] = str(ROOT / "python")
+        _zygote.append(zygote.Zygote(pathlib.Path(tempfile.mkdtemp()), ("torch", "torch._dynamo", "torch.distributed.fsdp"), env))
+    return _zygote[0].python
+
+
+def pytest_sessionfinish() -> None:
+    for z in _zygote:
+        z.close()
 
 
 class Process:
@@ -122,19 +143,21 @@ class Job:
                 self.addr = json.loads(line)["addr"]
         return ps
 
-    def worker(self, script: pathlib.Path, *args: str, flags: Any = (), env: Optional[Dict[str, str]] = None, attach: bool = False, processes: int = 1) -> Process:
-        """A worker: star worker -- python script, or, with attach, a Python that starts its agent, or several processes of it."""
-        python = [sys.executable, str(script), *args]
+    def worker(
+        self, script: pathlib.Path, *args: str, flags: Any = (), env: Optional[Dict[str, str]] = None, attach: bool = False, starts: bool = False, processes: int = 1
+    ) -> Process:
+        """A worker: star worker -- python script, or, with attach, a Python that starts its agent, or several processes of it. starts: the Python is a new one."""
+        command = [sys.executable if starts else python(), str(script), *args]
         more = dict(env or {})
         name = "worker-%d.log" % len(self.all)
         if processes > 1:
-            python = [self.star, "processes", str(processes), "--", *python]
+            command = [self.star, "processes", str(processes), "--", *command]
         elif not attach:
-            return self._run([self.star, "worker", "--coordinator", self.addr, "--http", "off", *flags, "--", *python], name, more)
+            return self._run([self.star, "worker", "--coordinator", self.addr, "--http", "off", *flags, "--", *command], name, more)
         more.update(STAR_AGENT=self.star, STAR_COORDINATOR=self.addr, STAR_HTTP="off")
         for f, v in zip(flags[::2], flags[1::2]):
             more["STAR_" + f.lstrip("-").upper().replace("-", "_")] = v
-        return self._run(python, name, more)
+        return self._run(command, name, more)
 
     def _run(self, args: List[str], log: str, more: Dict[str, str]) -> Process:
         p = Process(args, {**self.env, **more}, self.folder / log, self.folder)

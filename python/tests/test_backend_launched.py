@@ -1,15 +1,17 @@
-"""Trainings that torchrun or Lightning start: over the backend star they have the losses that they have over Gloo."""
+"""Trainings that torchrun, accelerate or Lightning start: over the backend star they have the losses that they have over Gloo."""
 
+import importlib.util
 import json
 import os
 import pathlib
 import socket
 import subprocess
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 import pytest
 from conftest import PATIENCE, as_installed
+from zygote import Zygote
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
@@ -25,14 +27,36 @@ def port() -> str:
         return str(s.getsockname()[1])
 
 
-def launched(kind: str, backend: str, star: str, path: str) -> "List[float]":
+class Launcher:
+    """An environment for launchers, and the program `python`, which has the libraries loaded."""
+
+    def __init__(self, star: str, folder: pathlib.Path) -> None:
+        self.env: Dict[str, str] = {k: v for k, v in os.environ.items() if not k.startswith("STAR_")}
+        self.env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", STAR_AGENT=star, STAR_WATCH="false", HF_HUB_OFFLINE="1", PYTHONPATH=as_installed(folder))
+        libraries = [
+            m for m in ("lightning", "accelerate.commands.launch", "transformers.trainer", "transformers.models.bert.modeling_bert") if importlib.util.find_spec(m.split(".")[0])
+        ]
+        self.zygote = Zygote(folder, ["torch", "torch._dynamo", *libraries], self.env)
+
+
+@pytest.fixture(scope="module")
+def launcher(star: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    made = Launcher(star, tmp_path_factory.mktemp("launched"))
+    yield made
+    made.zygote.close()
+
+
+def launched(kind: str, backend: str, launcher: Launcher, python: str = "") -> "List[float]":
     """The losses of a training with two processes."""
-    env: Dict[str, str] = {k: v for k, v in os.environ.items() if not k.startswith("STAR_")}
-    env.update(BACKEND=backend, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", STAR_AGENT=star, STAR_WATCH="false", HF_HUB_OFFLINE="1", PYTHONPATH=path)
+    python, env = python or launcher.zygote.python, dict(launcher.env, BACKEND=backend)
     script = [SCRIPT, kind]
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", port(), *script]
+    run = [python, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", port(), *script]
+    if kind == "accelerated":  # --cpu would start one process, and without ACCELERATE_USE_CPU each would train alone
+        env["ACCELERATE_USE_CPU"] = "true"
+        once = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        run = [python, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", port(), *once, *script]
     if kind == "lightning":  # it starts the second process itself
-        run = [sys.executable, *script]
+        run = [python, *script]
         env["MASTER_PORT"] = port()
     done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, "%s over %s:\n%s\n%s" % (kind, backend, done.stdout[-4000:], done.stderr[-4000:])
@@ -41,9 +65,10 @@ def launched(kind: str, backend: str, star: str, path: str) -> "List[float]":
     return got
 
 
-@pytest.mark.parametrize("kind, needed", [("plain", "torch"), ("lightning", "lightning"), ("trainer", "transformers")])
-def test_losses_like_gloo(kind: str, needed: str, star: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("kind, needed", [("plain", "torch"), ("accelerated", "accelerate"), ("lightning", "lightning"), ("trainer", "transformers")])
+def test_losses_like_gloo(kind: str, needed: str, launcher: Launcher) -> None:
+    """All is forked from a Python that has the libraries, but the plain one over star: that is torchrun as users start it."""
     pytest.importorskip(needed, reason="%s is not installed" % needed)
-    want = launched(kind, "gloo", star, as_installed(tmp_path))
+    want = launched(kind, "gloo", launcher)
     assert len(want) == 6 and want[0] != want[-1]
-    assert launched(kind, "star", star, as_installed(tmp_path)) == pytest.approx(want, rel=1e-5)
+    assert launched(kind, "star", launcher, sys.executable if kind == "plain" else "") == pytest.approx(want, rel=1e-5)

@@ -5,15 +5,14 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 from typing import Any, Dict, List
 
 import pytest
-from conftest import PATIENCE, ROOT
+from conftest import PATIENCE, ROOT, python
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
-if not hasattr(torch._C._distributed_c10d, "Backend") or not hasattr(torch.distributed, "fsdp"):
+if not hasattr(torch._C._distributed_c10d, "Backend") or not hasattr(torch.distributed, "device_mesh"):
     pytest.skip("PyTorch %s has no backends in Python: 2.5 has" % torch.__version__, allow_module_level=True)
 
 SCRIPTS = pathlib.Path(__file__).with_name("backend_scripts.py")
@@ -30,7 +29,7 @@ def results(star: str) -> Dict[str, Any]:
     env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", STAR_AGENT=star)
     if not os.environ.get("STAR_TEST_INSTALLED"):
         env["PYTHONPATH"] = str(ROOT / "python")
-    done = subprocess.run([sys.executable, str(SCRIPTS), "gloo,star"], env=env, capture_output=True, timeout=PATIENCE, text=True)
+    done = subprocess.run([python(), str(SCRIPTS), "gloo,star"], env=env, capture_output=True, timeout=2 * PATIENCE, text=True)
     assert done.returncode == 0, done.stderr
     return {r["name"]: r["ranks"] for r in map(json.loads, done.stdout.splitlines())}
 

@@ -1,11 +1,10 @@
 """What cannot be trained ends with the name, the place, the fix and the right exit code; nothing hangs, and nothing stays: the memory is a memfd, which ends with the last process that has it."""
 
 import subprocess
-import sys
 from typing import Any
 
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, python
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
@@ -115,12 +114,12 @@ def test_evaluated_without_a_test_set(job: Any) -> None:
     script = job.script(TRAIN)
     ps = job.start("--mode", "ssgd", "--epochs", "1", workers=1)
     job.finish(ps, job.worker(script))
-    p = subprocess.run([job.star, "eval", str(job.out), "--", sys.executable, str(script)], cwd=job.folder, env=job.env, capture_output=True, text=True, timeout=PATIENCE)
+    p = subprocess.run([job.star, "eval", str(job.out), "--", python(), str(script)], cwd=job.folder, env=job.env, capture_output=True, text=True, timeout=PATIENCE)
     assert p.returncode == 2, p.stderr
     assert "train.py has no test set: it has to call star.evaluate(f, testset) before its first batch" in p.stderr.splitlines()[-1], p.stderr
 
 
 def test_alone(job: Any) -> None:
     """python train.py without a launcher is plain PyTorch, and says so."""
-    p = subprocess.run([sys.executable, str(job.script(TRAIN))], cwd=job.folder, env=job.env, capture_output=True, text=True, timeout=PATIENCE)
+    p = subprocess.run([python(), str(job.script(TRAIN))], cwd=job.folder, env=job.env, capture_output=True, text=True, timeout=PATIENCE)
     assert p.returncode == 0 and "it trains alone, as plain PyTorch: start it by star run --workers N -- python" in p.stderr, p.stderr

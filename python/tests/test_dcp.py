@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import conftest
 import pytest
@@ -132,7 +131,7 @@ def test_sharded_there_and_back(trained, ranks, tmp_path, star, program):
     script.write_text(SHARDED)
     before, saved = tmp_path / "before.pt", tmp_path / "saved"
     env = {**job.env, "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--master_port", "0", "--standalone", str(script)]
+    command = [conftest.python(), "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--master_port", "0", "--standalone", str(script)]
     subprocess.run([*command, str(job.out), kind, str(saved), str(before)], check=True, env=env, timeout=conftest.PATIENCE)
     model, opt = build(kind)
     dcp.load(job.out, model, opt)

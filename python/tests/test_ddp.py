@@ -7,12 +7,11 @@ import os
 import pathlib
 import socket
 import subprocess
-import sys
 import time
 from typing import Any, Dict, List
 
 import pytest
-from conftest import PATIENCE, ROOT
+from conftest import PATIENCE, ROOT, python
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
@@ -36,7 +35,7 @@ def ranks(n: int) -> List[Dict[str, str]]:
 def test_like_gloo(job: Any) -> None:
     """The same parameters as DistributedDataParallel alone makes."""
     args = ("--count", "400", "--epochs", "3")
-    plain = [subprocess.Popen([sys.executable, str(SCRIPT), "--plain", *args, "--save", str(job.folder / "plain.pt")], env={**job.env, **e}) for e in ranks(2)]
+    plain = [subprocess.Popen([python(), str(SCRIPT), "--plain", *args, "--save", str(job.folder / "plain.pt")], env={**job.env, **e}) for e in ranks(2)]
     assert [p.wait(PATIENCE) for p in plain] == [0, 0]
     ps = job.start("--arch", "allreduce", "--mode", "ssgd", "--epochs", "3")
     ws = [job.worker(SCRIPT, *args, "--save", str(job.folder / ("own%s.pt" % e["RANK"])), flags=("--arch", "allreduce", "--out", str(job.out)), env=e) for e in ranks(2)]
@@ -66,7 +65,7 @@ def outcomes(star: str, tmp_path_factory: pytest.TempPathFactory) -> Dict[str, D
     if not os.environ.get("STAR_TEST_INSTALLED"):
         env["PYTHONPATH"] = str(ROOT / "python")
     folder = tmp_path_factory.mktemp("ddp")
-    args = [sys.executable, str(SCENARIOS), star, str(folder)]
+    args = [python(), str(SCENARIOS), star, str(folder)]
     out = subprocess.run(args, env=env, stdout=subprocess.PIPE, text=True, timeout=8 * PATIENCE)
     assert out.returncode == 0
     return {d["name"]: d for d in map(json.loads, out.stdout.splitlines())}

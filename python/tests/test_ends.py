@@ -2,11 +2,10 @@
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, python
 from test_examples import environment
 
 SCRIPT = """
@@ -46,7 +45,7 @@ def result(job: Any) -> Any:
 def launch(star: str, folder: Any, flags: Any, script: str) -> Any:
     """star run with two workers."""
     command = [star, "run", "--http", "off", "--listen", "127.0.0.1:0", "--join-timeout", "4m", "--progress", "off", "--workers", "2", "--mode", "ssgd", *flags]
-    return subprocess.run([*command, "--", sys.executable, script], cwd=folder, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run([*command, "--", python(), script], cwd=folder, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
 
 
 RING = ("--arch", "allreduce")

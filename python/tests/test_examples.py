@@ -5,11 +5,10 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 from typing import Any, Dict, List, Tuple
 
 import pytest
-from conftest import PATIENCE, ROOT
+from conftest import PATIENCE, ROOT, python
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
@@ -27,7 +26,7 @@ def environment() -> Dict[str, str]:
 def run(star: str, folder: pathlib.Path, flags: List[str], script: str, *args: str) -> Any:
     """The result of star run."""
     p = subprocess.run(
-        [star, "run", "--http", "off", "--listen", "127.0.0.1:0", "--json", "--join-timeout", "4m", "--workers", "2", *flags, "--", sys.executable, str(EXAMPLES / script), *args],
+        [star, "run", "--http", "off", "--listen", "127.0.0.1:0", "--json", "--join-timeout", "4m", "--workers", "2", *flags, "--", python(), str(EXAMPLES / script), *args],
         cwd=folder, env=environment(), capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert p.returncode == 0, p.stdout + p.stderr
@@ -58,7 +57,7 @@ print("JUDGED", loss / count, right / count)
 def plain(script: str, *args: str) -> Tuple[float, float]:
     """Loss and accuracy that plain PyTorch makes of an example, in one process."""
     env = {**environment(), "STAR_OFF": "1"}
-    p = subprocess.run([sys.executable, "-c", JUDGED, str(EXAMPLES), script, *args], env=env, capture_output=True, text=True, timeout=PATIENCE)
+    p = subprocess.run([python(), "-c", JUDGED, str(EXAMPLES), script, *args], env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert p.returncode == 0, p.stdout + p.stderr
     loss, accuracy = p.stdout.split("JUDGED")[1].split()
     return float(loss), float(accuracy)
@@ -73,7 +72,7 @@ def test_mnist_beside_plain() -> None:
 
 
 def test_mnist_plain() -> None:
-    p = subprocess.run([sys.executable, str(EXAMPLES / "mnist_plain.py"), "--count", "600", "--epochs", "2"], capture_output=True, text=True, timeout=PATIENCE)
+    p = subprocess.run([python(), str(EXAMPLES / "mnist_plain.py"), "--count", "600", "--epochs", "2"], capture_output=True, text=True, timeout=PATIENCE)
     assert p.returncode == 0, p.stderr
     assert float(p.stdout.split("accuracy ")[1]) > 0.8
 
@@ -85,7 +84,7 @@ def test_mnist(star: str, tmp_path: pathlib.Path) -> None:
     assert r["samples"] == 1200 and r["test_accuracy"] > 0.8, r
 
     def judge(script: str, *args: str) -> Any:
-        command = [star, "eval", "--json", "--", sys.executable, str(EXAMPLES / script), *args]
+        command = [star, "eval", "--json", "--", python(), str(EXAMPLES / script), *args]
         return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
 
     p = judge("mnist.py", *args)

@@ -6,11 +6,10 @@ A form is a file of forms/. What a script could not do in a job is refused in wo
 import os
 import pathlib
 import subprocess
-import sys
 from typing import Any, Callable, Dict
 
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, python
 from test_ddp import ranks
 from test_examples import environment, run
 
@@ -40,7 +39,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Plain:
         if key not in made:
             file = str(tmp_path_factory.mktemp(form) / "plain.pt")
             more = variables(form, "plain", STAR_OFF="1", SAVE=file, **env)
-            subprocess.run([sys.executable, str(FORMS / (form + ".py"))], env={**environment(), **more}, timeout=PATIENCE, check=True)
+            subprocess.run([python(), str(FORMS / (form + ".py"))], env={**environment(), **more}, timeout=PATIENCE, check=True)
             made[key] = torch.load(file)
         return made[key]
 

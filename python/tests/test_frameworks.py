@@ -2,11 +2,10 @@
 
 import importlib
 import subprocess
-import sys
 from typing import Any
 
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, python
 from test_examples import run
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
@@ -116,7 +115,7 @@ def both(job: Any, text: str, kind: str, accumulate: int) -> Any:
     alone = job.folder / "alone"  # a Trainer has a folder of checkpoints and keeps the newest
     alone.mkdir()
     plain = subprocess.run(
-        [sys.executable, str(script), kind, str(96 // accumulate), str(accumulate), "plain.pt"], cwd=alone, env=job.env, capture_output=True, text=True, timeout=PATIENCE
+        [python(), str(script), kind, str(96 // accumulate), str(accumulate), "plain.pt"], cwd=alone, env=job.env, capture_output=True, text=True, timeout=PATIENCE
     )
     assert plain.returncode == 0, plain.stdout + plain.stderr
     job.finish(ps, *ws)

@@ -133,12 +133,12 @@ def test_kills(job: Any, mode: str) -> None:
     allow()
     epochs = 4 * kills
     ps = job.start("--mode", mode, "--epochs", str(epochs), "--max-workers", "64", workers=4)
-    live = {job.worker(script, env={"DO": "held"}, attach=attach): attach for attach in (False, True, False, True)}
+    live = {job.worker(script, env={"DO": "held"}, attach=attach, starts=True): attach for attach in (False, True, False, True)}
     for w in live:
         w.until("batch")
     for k in range(kills):
         if kills > 3:  # none of the first four may be left
-            live[job.worker(script, env={"DO": "held"}, attach=k % 2 == 0)] = k % 2 == 0
+            live[job.worker(script, env={"DO": "held"}, attach=k % 2 == 0, starts=True)] = k % 2 == 0
         arrived(2)
         allow()
         time.sleep(rng.random() * 0.2)
@@ -239,7 +239,7 @@ def test_signal(job: Any) -> None:
     """SIGTERM to a Python that has started its agent: a checkpoint, then the end."""
     script = job.script(TRAIN)
     ps = job.start("--mode", "ssgd", "--epochs", "1000", "--grace", "3m", workers=1)
-    a = job.worker(script, attach=True, env={"PAUSE": "0.01"})
+    a = job.worker(script, attach=True, starts=True, env={"PAUSE": "0.01"})
     a.until("batch")
     os.kill(a.p.pid, signal.SIGTERM)
     assert a.wait() == 143, a.log
@@ -251,7 +251,7 @@ def test_signal_twice(job: Any) -> None:
     """SIGTERM twice, a wrapper's and its group's, is one: a checkpoint, then the end."""
     script = job.script(TRAIN)
     ps = job.start("--mode", "ssgd", "--epochs", "1000", "--grace", "3m", workers=1)
-    a = job.worker(script, attach=True, env={"PAUSE": "0.01"})
+    a = job.worker(script, attach=True, starts=True, env={"PAUSE": "0.01"})
     a.until("batch")
     for _ in range(3):
         os.kill(a.p.pid, signal.SIGTERM)

@@ -59,7 +59,7 @@ class Net(torch.nn.Module):
         return self.last(torch.relu(self.first(x)))
 
 
-def train(kind: str, rank: int, store: pathlib.Path, out: Any, dies_at: int, pause: float) -> None:
+def train(kind: str, rank: int, store: pathlib.Path, out: Any, dies_at: int, pause: float, divisible: bool) -> None:
     worlds, pair = (4, rank // 2) if kind == "mesh" else (2, 0)
     dist.init_process_group("star", init_method="file://%s" % store, rank=rank if kind == "mesh" else rank % 2, world_size=worlds, timeout=timedelta(seconds=PATIENCE))
     group: Any = dist.group.WORLD
@@ -74,7 +74,7 @@ def train(kind: str, rank: int, store: pathlib.Path, out: Any, dies_at: int, pau
     elif kind == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model)
     opt = star_torch.attach(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), group=group)
-    step, loader = 0, star_torch.loader(Rows(), batch_size=2, epochs=1000)
+    step, loader = 0, star_torch.loader(Rows(), batch_size=2, epochs=1000, divisible=divisible)
     for i, x, y in itertools.chain.from_iterable(loader for _ in range(1000)):
         F.cross_entropy(model(x), y).backward()
         opt.step()
@@ -88,7 +88,7 @@ def train(kind: str, rank: int, store: pathlib.Path, out: Any, dies_at: int, pau
     dist.destroy_process_group()
 
 
-def replicas(job: Any, kind: str, flags: Sequence[str] = (), dies_at: int = 0, pause: float = 0.0) -> List[int]:
+def replicas(job: Any, kind: str, flags: Sequence[str] = (), dies_at: int = 0, pause: float = 0.0, divisible: bool = False) -> List[int]:
     """Trains with two workers of two processes, and returns their exit codes. flags are the settings of workers."""
     pids = []
     for rank in range(4):
@@ -109,7 +109,7 @@ def replicas(job: Any, kind: str, flags: Sequence[str] = (), dies_at: int = 0, p
                 torch.set_num_threads(1)
                 faulthandler.dump_traceback_later(PATIENCE / 2, file=2)
                 with open(job.folder / ("rank%d.json" % rank), "w") as out:
-                    train(kind, rank, store, out, dies_at, pause)
+                    train(kind, rank, store, out, dies_at, pause, divisible)
                 code = 0
             except star_train._link.StarError as e:
                 traceback.print_exc()
@@ -173,6 +173,23 @@ MODES = [
     ("fsdp", "ssgd", ("--compress", "bf16")),
     ("fsdp", "ssgd", ("--compress", "int8")),
     ("fsdp", "ssgd", (*RING, "--compress", "bf16")),
+    ("ddp", "backup=1", ()),
+    ("fsdp", "backup=1", ()),
+    ("ddp", "kbatch=2", ()),
+    ("fsdp", "kbatch-async=2", ()),
+    ("ddp", "ssgd micro=2 cap=1s", ()),
+    ("fsdp", "ssgd micro=2 cap=1s", ()),
+    ("ddp", "ssgd", ("--compress", "topk=0.5")),
+    ("fsdp", "ssgd", ("--compress", "topk=0.5")),
+    ("ddp", "ssgd", (*RING, "--compress", "topk=0.5")),
+    ("fsdp", "ssgd", (*RING, "--compress", "topk=0.5")),
+    ("ddp", "ssgd", ("--compress", "powersgd=2")),
+    ("fsdp", "ssgd", ("--compress", "powersgd=2")),
+    ("ddp", "ssgd", (*RING, "--compress", "powersgd=2")),
+    ("fsdp", "ssgd", (*RING, "--compress", "powersgd=2")),
+    ("ddp", "ssgd", ("--compress", "int2")),
+    ("fsdp", "ssgd", (*RING, "--compress", "int2")),
+    ("ddp", "ssgd", ("--compress", "int8-stochastic")),
 ]
 
 
@@ -180,7 +197,7 @@ MODES = [
 def test_every_sample_once(job: Any, kind: str, mode: str, flags: Any) -> None:
     """Three epochs; modes in which a worker can be ahead may end in the middle of its batch."""
     job.start("--mode", mode, "--epochs", "3", *(() if "allreduce" in flags else ("--shards", "2")), *flags)
-    codes = replicas(job, kind, (*flags, "--out", str(job.out)) if "allreduce" in flags else flags)
+    codes = replicas(job, kind, (*flags, "--out", str(job.out)) if "allreduce" in flags else flags, divisible="micro" in mode)
     assert codes == [0] * 4, (codes, logs(job))
     assert job.all[0].wait() == 0, job.all[0].log
     counts = seen(job)

@@ -2,11 +2,10 @@
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 import pytest
-from conftest import PATIENCE, Job
+from conftest import PATIENCE, Job, python
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
@@ -284,7 +283,7 @@ def test_other_order(job: Any) -> None:
 def test_without_a_job(job: Any) -> None:
     """The same script alone is plain PyTorch."""
     script = job.script(TRAIN.replace("range(1000)", "range(2)"))
-    p = subprocess.run([sys.executable, str(script), "gan", "0"], env={**job.env, "STAR_OFF": "1"}, cwd=job.folder, capture_output=True, text=True, timeout=PATIENCE)
+    p = subprocess.run([python(), str(script), "gan", "0"], env={**job.env, "STAR_OFF": "1"}, cwd=job.folder, capture_output=True, text=True, timeout=PATIENCE)
     assert p.returncode == 0 and "steps 40" in p.stdout, p.stderr
 
 

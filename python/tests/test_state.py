@@ -3,14 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
-from conftest import load  # noqa: E402
+from conftest import load, python  # noqa: E402
 
 BUFFERS = """
 import os, sys, torch, torch.nn as nn, torch.nn.functional as F
@@ -92,7 +91,7 @@ def test_buffers_keep_their_type(job: Any, star: str, tmp_path: Any, arch: Any) 
     assert set(back) == set(got) and all(torch.equal(back[k], got[k]) and back[k].dtype == got[k].dtype for k in got)
 
     env = dict(job.env, PATH=os.path.dirname(star) + ":" + os.environ["PATH"])
-    out = subprocess.run([star, "eval", str(job.out), "--", sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=120)
+    out = subprocess.run([star, "eval", str(job.out), "--", python(), str(script)], env=env, capture_output=True, text=True, timeout=120)
     assert out.returncode == 0 and "256 predictions" in out.stdout, out.stdout + out.stderr
 
     logs, later = leg(2, "--resume", str(job.out))
