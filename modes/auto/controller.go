@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"star"
+	"star/internal/outer"
 	"star/modes"
 )
 
@@ -95,6 +96,14 @@ func (c *Controller) Installed(at time.Duration, p modes.Plan) {
 	c.current.set(at, p.Clone())
 	c.current.recent, c.trials.running, c.home.since, c.home.switchCost = 0, nil, 0, 0
 	c.loss.changed()
+}
+
+// Shortened records that the coordinator installed the wanted outer steps with steps local steps, perhaps fewer than
+// wanted, because an epoch has no more: further plans have no more either.
+func (c *Controller) Shortened(steps int) {
+	if p := &c.current.plan; p.Outer.Kind != outer.Mean && steps < p.Local {
+		p.Local, c.cfg.Outer = steps, steps
+	}
 }
 
 // Refused records that a plan that Decide wanted was rejected; present is the plan in force. The rejected plan is not
