@@ -6,7 +6,7 @@ import (
 
 	"star/coord/advice"
 	"star/coord/advisor"
-	"star/internal/outer"
+	"star/modes"
 	"star/runlog"
 )
 
@@ -115,7 +115,7 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		if err == nil {
 			err = c.arch.Fits(p)
 		}
-		for err == nil && p.Outer.Kind != outer.Mean && c.epochHolds(p) != nil { // the pilot learns of it by the line
+		for err == nil && p.Outer != (modes.Outer{}) && c.epochHolds(p) != nil { // the pilot learns of it by the line
 			p.Local /= 2
 		}
 		if err != nil {

@@ -17,7 +17,6 @@ import (
 
 	"star"
 	"star/coord/advice"
-	"star/internal/outer"
 	"star/modes"
 	"star/modes/auto"
 	"star/modes/price"
@@ -224,7 +223,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 	case runlog.Plan:
 		plan, err := modes.Parse(e.Plan, p.cfg.Workers)
 		p.detector.Plan(plan.Local, plan.Queue+plan.Micro > 0)
-		if e.After > 0 && err == nil && plan.Outer.Kind != outer.Mean {
+		if e.After > 0 && err == nil && plan.Outer != (modes.Outer{}) {
 			p.controller.Shortened(plan.Local)
 		}
 		if e.After > 0 || e.Forced { // the pilot's own, or reported as an admission

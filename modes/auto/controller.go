@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"star"
-	"star/internal/outer"
 	"star/modes"
 )
 
@@ -101,7 +100,7 @@ func (c *Controller) Installed(at time.Duration, p modes.Plan) {
 // Shortened records that the coordinator installed the wanted outer steps with steps local steps, perhaps fewer than
 // wanted, because an epoch has no more: further plans have no more either.
 func (c *Controller) Shortened(steps int) {
-	if p := &c.current.plan; p.Outer.Kind != outer.Mean && steps < p.Local {
+	if p := &c.current.plan; p.Outer != (modes.Outer{}) && steps < p.Local {
 		p.Local, c.cfg.Outer = steps, steps
 	}
 }

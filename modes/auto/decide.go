@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"star"
-	"star/internal/outer"
 	"star/modes"
 	"star/modes/price"
 )
@@ -199,7 +198,7 @@ func (c *Controller) adopt(at, slowest time.Duration, best price.Decision, prese
 	} else {
 		if c.current.plan.Equal(modes.SSGD(len(c.obs.workers))) {
 			// A link that was slow may be slow again, too, but that is seen in one round.
-			if c.home.switchCost = leapt * gain * slowest.Seconds(); best.Plan.Outer.Kind != outer.Mean {
+			if c.home.switchCost = leapt * gain * slowest.Seconds(); best.Plan.Outer != (modes.Outer{}) {
 				c.home.switchCost = 0
 			}
 			if c.home.back {

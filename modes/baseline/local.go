@@ -120,11 +120,11 @@ var delayedNesterov = Entry{
 	},
 }
 
-// lookahead makes an update of each worker's distance by Nesterov's momentum, and has late workers begin where that will
-// have moved the parameters.
+// lookahead makes an update of each worker's distance by Nesterov's momentum, and has late workers begin where that
+// will have moved the parameters.
 //
-// T. Ajanthan et al.: Momentum Look-Ahead for Asynchronous Distributed Low-Communication Training. MCDC workshop at ICLR
-// 2025.
+// T. Ajanthan et al.: Momentum Look-Ahead for Asynchronous Distributed Low-Communication Training. MCDC workshop at
+// ICLR 2025.
 var lookahead = Entry{
 	Name:     "look-ahead",
 	Paper:    "Ajanthan et al., 2025",

@@ -6,7 +6,6 @@ import (
 	"sort"
 	"time"
 
-	"star/internal/outer"
 	"star/modes"
 )
 
@@ -128,7 +127,7 @@ func kindOf(p modes.Plan) string {
 		return KindTree
 	case p.Queue > 0:
 		return KindQueue
-	case p.Outer.Kind != outer.Mean:
+	case p.Outer != (modes.Outer{}):
 		return KindOuter
 	case p.Local > 0:
 		return KindLocal

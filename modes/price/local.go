@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"star"
-	"star/internal/outer"
 	"star/modes"
 )
 
@@ -18,13 +17,13 @@ const dominates = 0.5
 const outerDominates = 0.92
 
 // OuterRule is the rule of the outer steps that are candidates. Its steps are at most 1.4 times the mean distance. The
-// published (0.9, 0.7) goes 7 times as far in the end, and did harm with inner SGD near its best rate; no rule of several
-// was better than this one by more than a run varies.
-var OuterRule = modes.Outer{Kind: outer.Nesterov, Momentum: 0.5, Rate: 0.7}
+// published (0.9, 0.7) goes 7 times as far in the end, and did harm with inner SGD near its best rate; no rule of
+// several was better than this one by more than a run varies.
+var OuterRule = modes.Outer{Kind: "nesterov", Momentum: 0.5, Rate: 0.7}
 
-// outerRate is the least θ of outer steps. A perceptron on four and on eight workers needs 1 + 0.0057·(H − 1)·(N − 1) of
-// the samples of SSGD to an accuracy of 0.95, with 8 to 128 steps, which is (35) with θ = 0.21, and with few steps to
-// early levels of the loss up to three times as many more, which is 0.36 (bench/RESULTS.md).
+// outerRate is the least θ of outer steps. A perceptron on four and on eight workers needs 1 + 0.0057·(H − 1)·(N − 1)
+// of the samples of SSGD to an accuracy of 0.95, with 8 to 128 steps, which is (35) with θ = 0.21, and with few steps
+// to early levels of the loss up to three times as many more, which is 0.36 (bench/RESULTS.md).
 const outerRate = 0.25
 
 // leastOuter is the least number of local steps of a candidate with outer steps.
@@ -55,7 +54,9 @@ func apart(walk, steps float64, workers int) float64 {
 // outward is together for outer steps. (35) is a bound for few steps: for many it says that nothing is left. Measured
 // runs need more samples in proportion to the steps instead, 1 + γ times as many, up to 128 steps of 4 and of 8
 // workers. The momentum of the outer step counts for nothing: that it saves samples is not certain.
-func (p Price) outward(steps float64, workers int) float64 { return 1 / (1 + apart(p.drift, steps, workers)) }
+func (p Price) outward(steps float64, workers int) float64 {
+	return 1 / (1 + apart(p.drift, steps, workers))
+}
 
 // localFlow is the flow of a plan with local steps if each worker always takes the same time (equation 34): all steps,
 // and one exchange.
@@ -108,7 +109,7 @@ func (q *problem) playLocal(p modes.Plan, rounds int, times func(i int, w star.W
 	}
 	f := float64(rounds) / max(took, 1e-9)
 	out := flow{rate: total * f, updates: f, own: total / float64(p.Local), local: p.Local}
-	if p.Outer.Kind != outer.Mean {
+	if p.Outer != (modes.Outer{}) {
 		out.outer = float64(all) / float64(len(q.ws))
 	}
 	return out
