@@ -370,7 +370,8 @@ func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast,
 	best, least := ssgd, math.Inf(1)
 	// Only a worker that has been slow for a dwell is expected to stay slow for one.
 	lasts := sure && (c.cfg.Ring || c.suspect.worker >= 0 && at-c.suspect.since >= c.dwell(f.Times[c.suspect.worker]))
-	// On full hosts a push may only wait for a processor.
+	// On full hosts a push may only wait for a processor. Computing waits for one as well, so that it does not explain
+	// exchanges that take many times as long.
 	waits := c.current.plan.Local == 0 && c.obs.crowded(1)
 	tried := map[string]int{}
 	left := 40
@@ -385,7 +386,7 @@ func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast,
 		if k.Kind == price.KindStatic || k.Kind == price.KindRing {
 			most = 12
 		}
-		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == price.KindSSGD && k.Plan.Shares == nil || !lasts && c.personal(k) || waits && k.Plan.Local > 0 || few != nil && !slices.Contains(few, k.Kind) {
+		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == price.KindSSGD && k.Plan.Shares == nil || !lasts && c.personal(k) || waits && k.Kind == price.KindLocal || few != nil && !slices.Contains(few, k.Kind) {
 			continue
 		}
 		tried[k.Kind]++
