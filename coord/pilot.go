@@ -6,6 +6,7 @@ import (
 
 	"star/coord/advice"
 	"star/coord/advisor"
+	"star/modes"
 	"star/runlog"
 )
 
@@ -113,6 +114,9 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		}
 		if err == nil {
 			err = c.arch.Fits(p)
+		}
+		for err == nil && p.Outer != (modes.Outer{}) && c.epochHolds(p) != nil { // the pilot learns of it by the line
+			p.Local /= 2
 		}
 		if err != nil {
 			because = err.Error()

@@ -887,7 +887,7 @@ func clip(s string) string {
 // SameKind reports whether a controller's measurements of p hold for q: they differ at most in the sizes of
 // shares and in the number of local steps.
 func (p Plan) SameKind(q Plan) bool {
-	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0) && (p.Local == 0) == (q.Local == 0)
+	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0) && (p.Local == 0) == (q.Local == 0) && p.Outer == q.Outer && p.StepsBySpeed == q.StepsBySpeed
 }
 
 // MaxBatch is the largest share of a worker in calculations. Larger ones would exceed any memory, and rounds

@@ -69,6 +69,9 @@ func newPilot(j *Config) (*pilot.Pilot, error) {
 	if process.MayStride(&j.Job) == nil {
 		c.Local = auto.MostLocal
 	}
+	if j.Arch != job.AllReduce && process.MayOuter(&j.Job) == nil {
+		c.Outer = auto.MostOuter
+	}
 	switch j.Predictor {
 	case "", PredictorNone:
 	case PredictorOnline:

@@ -34,10 +34,12 @@ var kinds = map[string]combinations.Set{
 	"ad-psgd": combinations.Of(combinations.OwnRule, combinations.ServersOnly, combinations.ADPSGD),
 	"lgc":     combinations.Of(combinations.OwnRule, combinations.LGC, combinations.Parts),
 
-	"local-sgd":      combinations.Of(combinations.OwnSteps, combinations.Parts),
-	"post-local-sgd": combinations.Of(combinations.OwnSteps),
-	"diloco":         combinations.Of(combinations.Fixed, combinations.Outward, combinations.Parts),
-	"easgd":          combinations.Of(combinations.OwnSteps, combinations.Parts),
+	"local-sgd":        combinations.Of(combinations.OwnSteps, combinations.Parts),
+	"post-local-sgd":   combinations.Of(combinations.OwnSteps),
+	"diloco":           combinations.Of(combinations.Fixed, combinations.Outward, combinations.Parts),
+	"delayed-nesterov": combinations.Of(combinations.Fixed, combinations.Outward, combinations.ServersOnly),
+	"look-ahead":       combinations.Of(combinations.Fixed, combinations.Outward, combinations.ServersOnly),
+	"easgd":            combinations.Of(combinations.OwnSteps, combinations.Parts),
 }
 
 // ringParts are baselines with workers that stop between parts of a batch in an all-reduce.

@@ -174,8 +174,13 @@ func (c *Config) steer(ring bool, own optim.Config) error {
 		config.Own = star.Record.Own
 	}
 	// members of a ring do not tell the exchange from waiting
-	if t, ok := c.Learner.(*Trained); ok && t.Stride != nil && own.Strides() && !t.Mean && !ring {
-		config.Local = auto.MostLocal
+	if t, ok := c.Learner.(*Trained); ok && t.Stride != nil && !t.Mean && !ring {
+		if own.Strides() {
+			config.Local = auto.MostLocal
+		}
+		if c.Network != nil { // outer steps need the engine
+			config.Outer, c.Engine = auto.MostOuter, true
+		}
 	}
 	auto, err := NewAuto(config, c.Plan)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // quick are the baselines with settings that fit short jobs.
-var quick = map[string]string{"diloco": "diloco:steps=5,outer-lr=1,outer-momentum=0", "dropcompute": "dropcompute:after=5", "zeno++": "zeno++:rho=0,samples=16,every=5"}
+var quick = map[string]string{"diloco": "diloco:steps=5,outer-lr=1,outer-momentum=0", "dropcompute": "dropcompute:after=5", "delayed-nesterov": "delayed-nesterov:steps=5,outer-lr=1,outer-momentum=0", "look-ahead": "look-ahead:steps=5,outer-lr=1,outer-momentum=0", "zeno++": "zeno++:rho=0,samples=16,every=5"}
 
 func methods() (names []string) {
 	for _, e := range baseline.Entries() {

@@ -35,6 +35,7 @@ type Config struct {
 	Queue      int           // see price.Forecast
 	MaxShare   int           // see price.Forecast
 	Local      int           // see price.Forecast
+	Outer      int           // see price.Forecast
 	LinkRate   float64       // see price.Forecast
 	Momentum   float64       // of the optimiser: see auto.Config
 	Velocities float64       // see auto.Config
@@ -127,7 +128,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	p.timer = timer
 	p.controller, err = auto.New(auto.Config{
 		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum, Velocities: c.Velocities, Adaptive: c.Adaptive,
-		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, MaxShare: c.MaxShare, Local: c.Local, LinkBytes: 4 * params, LinkRate: c.LinkRate, Gain: c.Gain, Dwell: c.Dwell,
+		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, MaxShare: c.MaxShare, Local: c.Local, Outer: c.Outer, LinkBytes: 4 * params, LinkRate: c.LinkRate, Gain: c.Gain, Dwell: c.Dwell,
 	}, c.Plan)
 	return err
 }
@@ -222,6 +223,9 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 	case runlog.Plan:
 		plan, err := modes.Parse(e.Plan, p.cfg.Workers)
 		p.detector.Plan(plan.Local, plan.Queue+plan.Micro > 0)
+		if e.After > 0 && err == nil && plan.Outer != (modes.Outer{}) {
+			p.controller.Shortened(plan.Local)
+		}
 		if e.After > 0 || e.Forced { // the pilot's own, or reported as an admission
 			break
 		}

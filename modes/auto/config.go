@@ -41,6 +41,7 @@ type Config struct {
 	Queue     int     // see Forecast
 	MaxShare  int     // see Forecast
 	Local     int     // see Forecast
+	Outer     int     // see Forecast
 	LinkBytes int64   // see Forecast
 	LinkRate  float64 // see Forecast
 
@@ -73,6 +74,10 @@ const QueueParts = 8
 // MostLocal is the maximum number of local steps that auto chooses. The cost of local steps grows with their number,
 // and an exchange of nine tenths of an iteration is already only a third of the time of 16 steps and one exchange.
 const MostLocal = 16
+
+// MostOuter is the maximum number of local steps between two outer steps that auto chooses: up to there the price of
+// steps was compared with runs (bench/RESULTS.md, Outer steps by themselves).
+const MostOuter = 128
 
 // leastSteepness is a hundredth of the steepness at which SGD without momentum diverges (23): a smaller measured
 // steepness has no meaning.

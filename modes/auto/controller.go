@@ -97,6 +97,14 @@ func (c *Controller) Installed(at time.Duration, p modes.Plan) {
 	c.loss.changed()
 }
 
+// Shortened records that the coordinator installed the wanted outer steps with steps local steps, perhaps fewer than
+// wanted, because an epoch has no more: further plans have no more either.
+func (c *Controller) Shortened(steps int) {
+	if p := &c.current.plan; p.Outer != (modes.Outer{}) && steps < p.Local {
+		p.Local, c.cfg.Outer = steps, steps
+	}
+}
+
 // Refused records that a plan that Decide wanted was rejected; present is the plan in force. The rejected plan is not
 // wanted again for half a minute, and for longer each time.
 func (c *Controller) Refused(at time.Duration, p, present modes.Plan) {

@@ -71,6 +71,9 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 			}
 		}
 	}
+	if c.obs.breaking() {
+		return price.Decision{}, false
+	}
 	fastest, slowest := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, t := range f.Times {
 		if t > 0 {
@@ -194,7 +197,10 @@ func (c *Controller) adopt(at, slowest time.Duration, best price.Decision, prese
 		c.home.back = true
 	} else {
 		if c.current.plan.Equal(modes.SSGD(len(c.obs.workers))) {
-			c.home.switchCost = leapt * gain * slowest.Seconds()
+			// A link that was slow may be slow again, too, but that is seen in one round.
+			if c.home.switchCost = leapt * gain * slowest.Seconds(); best.Plan.Outer != (modes.Outer{}) {
+				c.home.switchCost = 0
+			}
 			if c.home.back {
 				c.home.relapses, c.home.back = min(c.home.relapses+1, 6), false
 			}
@@ -300,7 +306,7 @@ func (c *Controller) without(at time.Duration, late []star.Worker, most int, slo
 // exchange, even without warming. As the plan was chosen blind, it is left without a dwell.
 func (c *Controller) exchangeBound(at time.Duration) (price.Decision, bool) {
 	n := len(c.obs.workers)
-	if c.cfg.Local < 2 || c.cfg.Ring || c.cfg.Decider != nil || c.current.since > 0 || !c.current.plan.Equal(modes.SSGD(n)) {
+	if max(c.cfg.Local, c.cfg.Outer) < 2 || c.cfg.Ring || c.cfg.Decider != nil || c.current.since > 0 || !c.current.plan.Equal(modes.SSGD(n)) {
 		return price.Decision{}, false
 	}
 	var exchanges, computes []float64
@@ -330,7 +336,7 @@ func (c *Controller) exchangeBound(at time.Duration) (price.Decision, bool) {
 	if err != nil {
 		return price.Decision{}, false
 	}
-	best, err := c.choose(at, h, f, home, false, []string{price.KindLocal})
+	best, err := c.choose(at, h, f, home, false, stepping)
 	if err != nil || best.Plan.Local == 0 || !c.pays(at, h, f, best.Plan, home) {
 		return price.Decision{}, false
 	}
@@ -370,7 +376,8 @@ func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast,
 	best, least := ssgd, math.Inf(1)
 	// Only a worker that has been slow for a dwell is expected to stay slow for one.
 	lasts := sure && (c.cfg.Ring || c.suspect.worker >= 0 && at-c.suspect.since >= c.dwell(f.Times[c.suspect.worker]))
-	// On full hosts a push may only wait for a processor.
+	// On full hosts a push may only wait for a processor. Computing waits for one as well, so that it does not explain
+	// exchanges that take many times as long.
 	waits := c.current.plan.Local == 0 && c.obs.crowded(1)
 	tried := map[string]int{}
 	left := 40
@@ -424,7 +431,7 @@ func (c *Controller) personal(k price.Candidate) bool {
 // them is worth a change follows from what was seen.
 func (c *Controller) priceMoving(at time.Duration, p modes.Plan, h price.History, f price.Forecast) (k, feared price.Candidate, err error) {
 	k, err = c.trials.over(at, p, h, f)
-	if err != nil || c.suspect.worker < 0 || k.Kind == price.KindStatic || k.Kind == price.KindASGD || k.Kind == price.KindQueue || (k.Kind == price.KindSSGD || k.Kind == price.KindLocal) && p.Shares == nil {
+	if err != nil || c.suspect.worker < 0 || k.Kind == price.KindStatic || k.Kind == price.KindASGD || k.Kind == price.KindQueue || (k.Kind == price.KindSSGD || p.Local > 0) && p.Shares == nil {
 		return k, k, err
 	}
 	fast := c.suspect.worker
@@ -450,6 +457,9 @@ func (c *Controller) priceMoving(at time.Duration, p modes.Plan, h price.History
 	return dearer(k, float64(c.suspect.moves)), dearer(k, float64(c.suspect.moves)+0.5), nil
 }
 
+// stepping are the kinds of plans with local steps.
+var stepping = []string{price.KindLocal, price.KindOuter}
+
 // glimpsed has the kinds of plans that may be chosen before much was seen; nil: none, as SSGD was left already. Local
 // steps answer what all iterations have in common, so one iteration of each worker is enough for them. A queue of
 // samples needs two of each worker that is not at its second one: it favours no worker, and its gradients are those of
@@ -466,13 +476,13 @@ func (c *Controller) glimpsed() []string {
 		case len(w.times.vals) >= 2:
 			twice++
 		case !w.computes:
-			return []string{price.KindLocal}
+			return stepping
 		}
 	}
 	if 2*twice < c.obs.living() {
-		return []string{price.KindLocal}
+		return stepping
 	}
-	return []string{price.KindLocal, price.KindQueue}
+	return append(slices.Clone(stepping), price.KindQueue)
 }
 
 // unchanged reports whether a decision would be made from the same facts as the last one: no average has moved by a

@@ -91,7 +91,7 @@ func (c *Controller) forecast() price.Forecast {
 	n := len(c.obs.workers)
 	return price.Forecast{
 		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.current.plan.Shares, Noise: c.worth.noise, Velocities: c.cfg.Velocities, Rate: c.worth.bounded(c.worth.rate, price.PriorRate, price.MinRate), Steepness: c.worth.steep * c.worth.dear(), Fits: make([]price.Fit, n),
-		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, MaxShare: c.cfg.MaxShare, Local: c.cfg.Local, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
+		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, MaxShare: c.cfg.MaxShare, Local: c.cfg.Local, Outer: c.cfg.Outer, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
 }
 

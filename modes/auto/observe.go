@@ -65,6 +65,9 @@ type watched struct {
 	leaps    int // records in a row that took half more than the median
 	far      int // records in a row far above the median; negative: below
 
+	// leveled is when the iteration began with which the worker reached a new, higher level.
+	leveled time.Duration
+
 	// first is the time of the first iteration, which times does not have. 0: none yet, or it had another number of
 	// samples than an equal share. firstCompute is of the same iteration.
 	first, firstCompute float64
@@ -102,13 +105,30 @@ func (w *watched) shift(t, samples float64) {
 	if w.far >= shifted || -w.far >= shifted || w.leaps >= leapt {
 		keep := shifted - 1
 		if w.leaps >= leapt {
-			keep = leapt - 1
+			keep, w.leveled = leapt-1, w.released
 		}
 		w.far, w.leaps = 0, 0
 		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins} {
 			r.keep(keep)
 		}
 	}
+}
+
+// breaking reports whether a worker has reached a new level while another one is an iteration short of it and in that
+// iteration. What slows all workers, such as a link, is seen of one of them first, and would be taken for its own.
+func (obs *observations) breaking() bool {
+	for i := range obs.workers {
+		w := &obs.workers[i]
+		if w.gone || !w.computes || w.leaps != leapt-1 {
+			continue
+		}
+		for j := range obs.workers {
+			if v := &obs.workers[j]; !v.gone && v.leveled > 0 && v.leveled >= w.released {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // living is the number of live workers, at least one.

@@ -3,6 +3,7 @@ package baseline
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"star"
 	"star/internal/outer"
@@ -84,10 +85,53 @@ var diloco = Entry{
 		{Name: "outer-momentum", Default: "0.9", Source: "paper", Kind: Number, Min: 0, Max: outer.MaxMomentum, About: "of the outer optimiser"},
 	},
 	Make: func(j Job, v Values) (Made, error) {
-		p := modes.SSGD(j.Workers)
-		p.Local = v.Whole("steps", 500)
-		p.Outer = modes.Outer{Kind: outer.Nesterov, Momentum: v.Number("outer-momentum"), Rate: v.Number("outer-lr")}
-		return Made{Plan: p}, nil
+		return outward(modes.SSGD(j.Workers), outer.Nesterov, v), nil
+	},
+}
+
+// outward is p with outer steps of a kind.
+func outward(p modes.Plan, kind outer.Kind, v Values) Made {
+	p.Local = v.Whole("steps", 0)
+	p.Outer = modes.Outer{Kind: kind, Momentum: v.Number("outer-momentum"), Rate: v.Number("outer-lr")}
+	return Made{Plan: p}
+}
+
+// asyncOuter are the settings of asynchronous forms of DiLoCo.
+var asyncOuter = []Setting{
+	{Name: "steps", Default: "50", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between updates (H); with speed=yes of the fastest one"},
+	{Name: "outer-lr", Default: "0.7", Source: "ours", Kind: Number, Min: 1e-9, Max: outer.MaxRate, About: "learning rate of the outer optimiser"},
+	{Name: "outer-momentum", Default: "0.9", Source: "ours", Kind: Number, Min: 0, Max: outer.MaxMomentum, About: "of the outer optimiser"},
+}
+
+// delayedNesterov makes an update of each worker's distance, applies momentum once in a round of all, and gives slower
+// workers fewer steps.
+//
+// B. Liu et al.: Asynchronous Local-SGD Training for Language Modeling. arXiv 2401.09135, 2024.
+var delayedNesterov = Entry{
+	Name:  "delayed-nesterov",
+	Paper: "Liu et al., 2024",
+	About: "DiLoCo without waiting: momentum once in a round of all workers, plain steps between, local steps by speed (DN with DyLU)",
+	Settings: append(slices.Clone(asyncOuter),
+		Setting{Name: "speed", Default: "yes", Source: "paper", Kind: Choice, Of: []string{"yes", "no"}, About: "local steps by speed (DyLU)"}),
+	Make: func(j Job, v Values) (Made, error) {
+		m := outward(modes.ASGD(j.Workers), outer.Delayed, v)
+		m.Plan.StepsBySpeed = v["speed"] == "yes"
+		return m, nil
+	},
+}
+
+// lookahead makes an update of each worker's distance by Nesterov's momentum, and has late workers begin where that
+// will have moved the parameters.
+//
+// T. Ajanthan et al.: Momentum Look-Ahead for Asynchronous Distributed Low-Communication Training. MCDC workshop at
+// ICLR 2025.
+var lookahead = Entry{
+	Name:     "look-ahead",
+	Paper:    "Ajanthan et al., 2025",
+	About:    "DiLoCo without waiting: late workers begin where the outer momentum will have moved the parameters",
+	Settings: asyncOuter,
+	Make: func(j Job, v Values) (Made, error) {
+		return outward(modes.ASGD(j.Workers), outer.Lookahead, v), nil
 	},
 }
 

@@ -167,7 +167,7 @@ type Spec struct {
 
 // Entries lists all schemes by name.
 func Entries() []Entry {
-	all := []Entry{adPSGD, artefactLBBSP, artefactSyncSwitch, backup, dcASGD, diloco, dropCompute, easgd, kasync, kbatchAsync, kbatchSync, ksync, lbbsp, lgc, localSGD, postLocal, ssp, syncSwitch, zeno}
+	all := []Entry{adPSGD, artefactLBBSP, artefactSyncSwitch, backup, dcASGD, delayedNesterov, diloco, dropCompute, easgd, kasync, kbatchAsync, kbatchSync, ksync, lbbsp, lgc, localSGD, lookahead, postLocal, ssp, syncSwitch, zeno}
 	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

@@ -19,6 +19,7 @@ const (
 	KindTree   = "tree"   // SSGD through a tree
 	KindQueue  = "queue"  // a worker that finishes a part of the round takes the next one
 	KindLocal  = "local"  // SSGD with several local steps between two exchanges
+	KindOuter  = "outer"  // outer steps of many local steps, by speed
 )
 
 // Candidate is a plan with its price.
@@ -95,7 +96,7 @@ func Of(p modes.Plan, f Forecast) (Candidate, error) {
 		times[w] = max(Seconds(q.fit[i].Fixed+q.fit[i].PerSample*b), 1)
 	}
 	if p.Local > 0 && p.SameGroups(modes.SSGD(q.n)) {
-		return q.candidate(KindLocal, p, q.localFlow(p)), nil
+		return q.candidate(kindOf(p), p, q.localFlow(p)), nil
 	}
 	pc, err := PaceOf(p, times)
 	if err != nil {
@@ -126,6 +127,8 @@ func kindOf(p modes.Plan) string {
 		return KindTree
 	case p.Queue > 0:
 		return KindQueue
+	case p.Outer != (modes.Outer{}):
+		return KindOuter
 	case p.Local > 0:
 		return KindLocal
 	case p.SameGroups(modes.SSGD(n)):

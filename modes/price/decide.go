@@ -76,8 +76,12 @@ func (f *Forecast) Why(c Candidate, ssgd time.Duration) string {
 		name += " with shares by speed"
 	}
 	if c.Plan.Local > 0 {
-		return fmt.Sprintf("%s: %.1f %% sooner than ssgd at the same progress; of an iteration most is the exchange, and workers make %d steps for each",
-			name, 100*(1-c.Cost.Seconds()/ssgd.Seconds()), c.Plan.Local)
+		upTo := ""
+		if c.Plan.StepsBySpeed {
+			upTo = "up to "
+		}
+		return fmt.Sprintf("%s: %.1f %% sooner than ssgd at the same progress; of an iteration most is the exchange, and workers make %s%d steps for each",
+			name, 100*(1-c.Cost.Seconds()/ssgd.Seconds()), upTo, c.Plan.Local)
 	}
 	return fmt.Sprintf("%s: %.1f %% sooner than ssgd at the same progress; worker %d takes %.2fx of the fastest%s",
 		name, 100*(1-c.Cost.Seconds()/ssgd.Seconds()), slow, ratio, guess)

@@ -63,6 +63,10 @@ type Forecast struct {
 	// candidate.
 	Local int
 
+	// Outer is the maximum number of local steps between two outer steps by [OuterRule]. Below 8 outer steps are not a
+	// candidate.
+	Outer int
+
 	// Phase is the completed fraction of the job, 0 to 1. Only a learned decider uses it.
 	Phase float64
 }
@@ -145,8 +149,8 @@ func (f *Forecast) problem() (*problem, error) {
 		return nil, fmt.Errorf("price: a forecast of %d times, %d shares and %d fits: want one of each for every worker, or none", n, len(f.Shares), len(f.Fits))
 	case f.Queue < 0 || f.Queue > modes.MaxQueue:
 		return nil, fmt.Errorf("price: a forecast with a queue of %d parts of a share: want 0 to %d", f.Queue, modes.MaxQueue)
-	case f.Local < 0 || f.Local > 1<<20:
-		return nil, fmt.Errorf("price: a forecast with %d local steps: want 0 to %d", f.Local, 1<<20)
+	case min(f.Local, f.Outer) < 0 || max(f.Local, f.Outer) > 1<<20:
+		return nil, fmt.Errorf("price: a forecast with %d local steps, or %d to an outer step: want 0 to %d", f.Local, f.Outer, 1<<20)
 	case f.RiderWait < 0 || !(f.LinkRate >= 0) || f.LinkBytes < 0:
 		return nil, errors.New("price: a forecast with a negative wait or link")
 	}
@@ -215,11 +219,16 @@ type flow struct {
 	behind  float64 // mean rounds of samples applied between reading and applying, of a sample
 	stale   float64 // the same in updates, of a gradient
 	local   int     // local steps of a worker between two updates
+	outer   float64 // of outer steps the mean local steps of a worker; 0: the update is of their mean
 }
 
 // cost of a plan, in seconds: see [Candidate].
 func (p *problem) cost(f flow) float64 {
-	return p.unit * p.strain(f.behind) / (f.rate * p.kept(f.own, f.behind) * p.together(f.local, len(p.ws)))
+	together := p.together(f.local, len(p.ws))
+	if f.outer > 0 {
+		together = p.outward(f.outer, len(p.ws))
+	}
+	return p.unit * p.strain(f.behind) / (f.rate * p.kept(f.own, f.behind) * together)
 }
 
 // undropped is the flow of a plan that drops nothing. The samples that are applied while a worker computes are all

@@ -2,6 +2,7 @@ package price
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,5 +98,70 @@ func TestLocalStepsOfVelocities(t *testing.T) {
 	left := 1 - v*v*1.5*(200./16)*(7./8)
 	if want := 130. / 400 / left; math.Abs(k.Cost.Seconds()/home.Cost.Seconds()-want) > 1e-6 {
 		t.Errorf("local steps cost %.6f of SSGD, want %.6f", k.Cost.Seconds()/home.Cost.Seconds(), want)
+	}
+}
+
+// By hand: of four workers one takes 30 ms for a step and the others 10; the exchange takes a second. An outer step of
+// 16 local steps by speed has 3·16 + 5 steps in 1.16 s, and 1/(1 + γ) of their worth.
+func TestPriceOfOuterSteps(t *testing.T) {
+	f := Forecast{Batch: 16, Noise: 100, Local: 16, Outer: 64}
+	h := make(History, 4)
+	for w := range 4 {
+		compute := 0.01
+		if w == 3 {
+			compute = 0.03
+		}
+		f.Times = append(f.Times, Seconds(1+compute))
+		f.Fits = append(f.Fits, Fit{Fixed: 1, PerSample: compute / 16})
+		h[w] = []time.Duration{f.Times[w]}
+	}
+	plan := modes.SSGD(4)
+	plan.Local, plan.Outer, plan.StepsBySpeed = 16, OuterRule, true
+	for name, price := range map[string]func(p modes.Plan) (Candidate, error){
+		"steady": func(p modes.Plan) (Candidate, error) { return Of(p, f) },
+		"seen":   func(p modes.Plan) (Candidate, error) { return Over(p, h, f) },
+	} {
+		k, err := price(plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		home, err := price(modes.SSGD(4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// With steps of 53/16 workers the noise of an update is larger, too, which the price of SSGD has at 4.
+		own, e := 53./16*16, PriorRate
+		y := 100. / 64
+		kept := (1 - e/(1+y)*(own+100)/128) / (1 - e/2)
+		gamma := outerRate * outerRate / (1 + y) / (1 + y) * y * (53./4 - 1) / 2 * 3
+		rate := 53 * 16 / 1.16 / (64 / 1.03)
+		if want := (1 + gamma) / rate / kept; math.Abs(k.Cost.Seconds()/home.Cost.Seconds()-want) > 1e-6 {
+			t.Errorf("%s: outer steps cost %.6f of SSGD, want %.6f", name, k.Cost.Seconds()/home.Cost.Seconds(), want)
+		}
+		if math.Abs(k.Rate()-53*16/1.16) > 0.01 || k.Kind != KindOuter || k.Staleness != 0 {
+			t.Errorf("%s: %v at %v samples a second with staleness %v", name, k.Kind, k.Rate(), k.Staleness)
+		}
+	}
+	cs, err := Candidates(f)
+	if err != nil || cs[0].Kind != KindOuter || !cs[0].Plan.StepsBySpeed || cs[0].Plan.Local < 32 {
+		t.Errorf("the cheapest is %v, %v", cs[0].Plan, err)
+	}
+	for _, k := range cs {
+		if k.Plan.Outer != (modes.Outer{}) && k.Plan.Local > f.Outer {
+			t.Errorf("%v has more steps than allowed", k.Plan)
+		}
+	}
+	if why := f.Why(cs[0], cs[len(cs)-1].Cost); !strings.Contains(why, "up to") {
+		t.Error(why)
+	}
+	// Where the exchange is nine tenths of an iteration, local steps are enough.
+	f, _ = slowLinks(4, 0.9)
+	f.Outer = 64
+	if cs, err = Candidates(f); err != nil || cs[0].Kind != KindLocal {
+		t.Errorf("an exchange of 0.9 of an iteration: %v, %v", cs[0].Plan, err)
+	}
+	f.Outer = -1
+	if _, err := Candidates(f); err == nil || !strings.Contains(err.Error(), "local steps") {
+		t.Error(err)
 	}
 }

@@ -11,6 +11,7 @@ type Price struct {
 	B, φ, y, e float64 // samples of a round; noise scale; φ/B; θ/(1 + φ/B)
 	ν          float64 // steepness
 	walk       float64 // v²·φ/B of (35), of gradients as they are
+	drift      float64 // the same for outer steps
 	unit       float64 // time of one unit of cost at SSGD's efficiency
 	best       float64 // efficiency of SSGD
 }
@@ -47,8 +48,8 @@ func priceOf(round, noise, θ, ν, μ float64) Price {
 	// Measurements of stale gradients say little of how far workers drift apart. φ is not measured in local steps and
 	// grows while a job trains: it counts as at least B, at which the walk is the longest.
 	apart, seen := max(noise/round, 1), seenNoise(noise, μ)
-	v := max(θ, localRate) / (1 + apart)
-	p := Price{B: round, φ: seen, y: seen / round, ν: ν, walk: v * v * apart}
+	v, far := max(θ, localRate)/(1+apart), max(θ, outerRate)/(1+apart)
+	p := Price{B: round, φ: seen, y: seen / round, ν: ν, walk: v * v * apart, drift: far * far * apart}
 	p.e = θ / (1 + p.y)
 	p.best = 1 - θ/2
 	p.unit = p.B * (1 + p.y) * p.best

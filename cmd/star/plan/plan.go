@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cluster/inventory"
 	"star/cluster/resource"
 	"star/cmd/internal/cli"
 	"star/cmd/internal/console"
@@ -18,6 +20,7 @@ import (
 	"star/job"
 	"star/job/process"
 	"star/modes"
+	"star/modes/auto"
 	"star/modes/price"
 	"star/pgns"
 )
@@ -78,7 +81,7 @@ type planFlags struct {
 	noise, epoch, rate, momentum        float64
 	bytes, link                         float64
 	cores, net                          float64
-	prior                               string
+	workerLink, prior                   string
 	table, arch, heuristic, model, mode string
 	worth                               string
 	wait                                time.Duration
@@ -100,6 +103,7 @@ func planCommand() *cobra.Command {
 	settings.Var(s, &p.wait, "rider-wait", time.Duration(0), "with --arch allreduce: how long a ring waits for riders")
 	settings.Var(s, &p.bytes, "gradient-bytes", 0.0, "size of a gradient; with --link, trees are candidates too")
 	settings.Var(s, &p.link, "link", 0.0, "what the servers' links carry, in and out, in bytes per second")
+	settings.Var(s, &p.workerLink, "worker-link", "", "what each worker's own link carries in each direction, such as 20Mbit: with --gradient-bytes it adds the exchange to --times, and prices local and outer steps")
 	settings.Var(s, &p.cores, "capacity-cpu", 0.0, "cores that the servers' host has for them; 0: no limit")
 	settings.Var(s, &p.net, "capacity-net", 0.0, "MB/s that its link carries for them in each direction; 0: no limit")
 	settings.Var(s, &p.prior, "model-prior", "", "published model (docs/resources.md) that this one costs its servers as much as (by --gradient-bytes)")
@@ -115,6 +119,7 @@ func planCommand() *cobra.Command {
 
   star plan --times 600ms,600ms,600ms,1200ms --batch 128 --noise-scale 480
   star plan --times 600ms,600ms,600ms,1200ms --batch 128 --noise-scale 480 --heuristic paper
+  star plan --times 100ms,100ms,100ms,300ms --batch 16 --gradient-bytes 4e6 --worker-link 20Mbit
   star plan --worth star-out      whether the workers of a job are faster together than one alone
 
 Costs are times for the progress of one update with an exact gradient, by SSGD; docs/theory.md derives them.`,
@@ -181,6 +186,9 @@ func (p *planFlags) forecast() (f price.Forecast, err error) {
 		}
 		f.Fits = append(f.Fits, price.Fit{Fixed: (f.Times[i] - c).Seconds(), PerSample: c.Seconds() / float64(p.batch)})
 	}
+	if err := p.exchange(&f); err != nil {
+		return f, err
+	}
 	if !(p.rate > 0 && p.rate <= 1) {
 		return f, p.set.Invalid("rate", fmt.Errorf("want more than 0 and at most 1"))
 	}
@@ -218,6 +226,41 @@ func (p *planFlags) forecast() (f price.Forecast, err error) {
 		return f, p.set.Invalid("noise-scale", fmt.Errorf("want 0 to %.0e", float64(mostNoise)))
 	}
 	return f, nil
+}
+
+// exchange adds to the times of f what gradients and parameters take over the workers' own links. Without --compute all
+// of the time before counts as depending on the samples.
+func (p *planFlags) exchange(f *price.Forecast) error {
+	if p.workerLink == "" {
+		return nil
+	}
+	text := p.workerLink
+	if strings.HasSuffix(text, "bit") {
+		text += "/s"
+	}
+	rate, err := inventory.Rate(text)
+	if err == nil && rate <= 0 {
+		err = errors.New("want more than 0")
+	}
+	if err == nil && p.bytes == 0 {
+		err = errors.New("what does a worker exchange? Give --gradient-bytes")
+	}
+	if err == nil && p.arch == settings.AllReduce {
+		err = errors.New("--arch allreduce is not priced with it: an exchange of members takes as long as the slowest link")
+	}
+	if err != nil {
+		return p.set.Invalid("worker-link", err)
+	}
+	took := price.Seconds(2 * p.bytes / rate)
+	for w := range f.Times {
+		if f.Fits == nil || len(f.Fits) <= w {
+			f.Fits = append(f.Fits, price.Fit{PerSample: f.Times[w].Seconds() / float64(p.batch)})
+		}
+		f.Fits[w].Fixed += took.Seconds()
+		f.Times[w] += took
+	}
+	f.Local, f.Outer = auto.MostLocal, auto.MostOuter
+	return nil
 }
 
 // watch is the host of the servers, in SSGD and alone; nil: it has no limit.

@@ -36,7 +36,7 @@ func TestEveryBaselineRuns(t *testing.T) {
 	t.Parallel()
 	fit := map[string]string{ // to four steps
 		"easgd": "easgd:steps=2", "local-sgd": "local-sgd:steps=2", "post-local-sgd": "post-local-sgd:steps=2", "sync-switch": "sync-switch:switch=0.5",
-		"lb-bsp": "lb-bsp:predictor=last", "dropcompute": "dropcompute:micro=2,after=1", "k-batch-sync": "k-batch-sync:k=3",
+		"lb-bsp": "lb-bsp:predictor=last", "dropcompute": "dropcompute:micro=2,after=1", "k-batch-sync": "k-batch-sync:k=3", "delayed-nesterov": "delayed-nesterov:steps=2", "look-ahead": "look-ahead:steps=2",
 	}
 	for _, e := range baseline.Entries() {
 		name := e.Name
