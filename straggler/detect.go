@@ -769,7 +769,7 @@ func (d *Detector) others(id int) (h habits) {
 			}
 		}
 	}
-	h.halted = halted.most(rate{1, 10})
+	h.halted = halted.most(rate{0.2, 20}) // signals do not stop a process by chance
 	h.longs = min(longs.or(rate{0.5, 10}), 0.5)
 	for l := range views {
 		h.beyonds[l][0] = beyonds[l][0].most(rate{1, 5})
@@ -788,7 +788,8 @@ func (d *Detector) others(id int) (h habits) {
 // iterations cluster where processors are shared, so there is a rate after each of the two possible previous
 // observations: the logarithm is that of a Markov chain.
 const (
-	suspected = 0.2 // p₁ of pauses, or five times the usual rate
+	suspected = 0.2  // p₁ of pauses, or five times the usual rate
+	stopped   = 0.05 // the same of stops by signals
 	// iterations without a long one, which one worker in ten that pauses has by chance: earlier ones are chance, too
 	seldom = 10
 )
@@ -840,7 +841,7 @@ func (d *Detector) count(w *watch, i int, others habits) {
 		w.halted.add(now.halted(d.cfg.Ratio), memory)
 	}
 	p0 = others.halted
-	p1 = max(suspected, min(5*p0, (1+p0)/2))
+	p1 = max(stopped, min(5*p0, (1+p0)/2))
 	if !now.halted(d.cfg.Ratio) {
 		p0, p1 = 1-p0, 1-p1
 	}

@@ -430,6 +430,31 @@ func TestStoppedOnABusyHost(t *testing.T) {
 	}
 }
 
+// A rank that is stopped in one of twelve iterations is named after few stops.
+func TestRareStops(t *testing.T) {
+	for _, workers := range []int{2, 4} {
+		j := &job{rnd: rand.New(rand.NewPCG(3, 7)), workers: workers, victim: 1, from: 20, hurt: func(r *star.Record, step int64, _ *rand.Rand) {
+			if step%12 == 0 {
+				r.Compute += 200 * ms
+				r.Telemetry.Set(star.Stalled, 0.8)
+			}
+		}}
+		d, err := New(Config{Workers: workers, Stops: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j.step < 170 {
+			for _, r := range j.iteration() {
+				r.Transit, r.Pull, r.Push = 0, 0, 0
+				d.Observe(r)
+			}
+		}
+		if vs := d.Verdicts(); len(vs) != 1 || vs[0].Worker != 1 || vs[0].Cause != Pauses {
+			t.Errorf("%d workers: %v", workers, vs)
+		}
+	}
+}
+
 // Two causes that explain as much are both named, and neither is said to be it.
 func TestBothCauses(t *testing.T) {
 	j := &job{rnd: rand.New(rand.NewPCG(1, 1)), workers: 4, victim: 2, from: 30, hurt: func(r *star.Record, _ int64, _ *rand.Rand) {

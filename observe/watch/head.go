@@ -52,6 +52,7 @@ type Head struct {
 	began   time.Duration                  // the first update
 	ended   bool
 	hangs   hangs
+	stages  *stages        // of a pipeline; else nil
 	lines   map[int]string // where a rank is outside of collectives in most looks, as its rows say
 }
 
@@ -208,10 +209,14 @@ func (h *Head) complete(of []*came) {
 		rec.At = max(rec.At, h.ranks[c.Rank].recorded) // without this, the next row after a late one would seem to be earlier
 		h.ranks[c.Rank].recorded = rec.At
 		rec.Step, rec.Basis = h.version, h.version
-		records[c.Rank] = rec
 		h.log.Record(h.last, &runlog.Record{Record: rec, Start: -1})
-		events = append(events, h.detector.Observe(rec)...)
+		records[c.Rank] = c.judged(rec)
 		h.comparePace(&rec)
+	}
+	if judged := h.stages.take(records); judged != nil {
+		for _, c := range order {
+			events = append(events, h.detector.Observe(judged[c.Rank])...)
+		}
 	}
 	for w, rec := range records {
 		fire.Workers = append(fire.Workers, star.Worker(w))
@@ -225,7 +230,7 @@ func (h *Head) complete(of []*came) {
 	h.last++
 	h.log.Write(h.last, fire)
 	h.history.add(records)
-	if len(h.slow) > 0 {
+	if len(h.slow) > 0 && h.stages == nil {
 		seen, even := h.history.without(h.slow, h.version-1)
 		h.lost += seen - even
 	}
@@ -267,9 +272,12 @@ func (h *Head) begin(of []*came) {
 	h.log.Write(h.last, runlog.Train{Workers: len(of), Model: first.Script, Data: h.where(), Params: first.Params, Plan: "ssgd"})
 	h.writePending()
 	// cannot fail: there is a rank
-	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Collective: true, Stops: true})
+	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Stops: true})
 	h.beginPace()
-	h.history = history{n: len(of), batch: batch, momentum: first.Momentum, sharded: first.sharded()}
+	h.history = history{n: len(of), batch: batch, momentum: first.Momentum, sharded: first.sharded() || first.staged()}
+	if first.staged() {
+		h.stages = new(stages)
+	}
 }
 
 // introduce prints what is watched.
@@ -286,6 +294,9 @@ func (h *Head) introduce() {
 	}
 	if first.sharded() {
 		h.say("STAR does not shard parameters: it says nothing of what it would save")
+	}
+	if first.staged() {
+		h.say(fmt.Sprintf("the stages of a pipeline have different work, and STAR has no pipelines: each rank is compared with its own steps %d to %d, and one that was slow before is not found", cold, cold+settled-1))
 	}
 	if first.CUDA {
 		h.say("own times are by the GPU's clock")
@@ -318,10 +329,13 @@ func (h *Head) event(e straggler.Event) {
 	var texts []string
 	blocked := slices.ContainsFunc(v.Evidence, isBlocked)
 	for _, x := range v.Evidence {
+		x = h.stages.words(int(e.Worker), x)
 		if line := h.lines[int(e.Worker)]; isBlocked(x) && line != "" {
 			x.Text = strings.Replace(x.Text, anyBlock, "("+line+")", 1)
 		} else if own, ok := strings.CutPrefix(x.Text, "compute "); ok && blocked {
 			x.Text = "own time " + own
+		} else if sent, ok := strings.CutPrefix(x.Text, "network out: push "); ok {
+			x.Text = "slow link: sending " + sent
 		}
 		out.Evidence = append(out.Evidence, runlog.Evidence{What: x.What, Value: runlog.Number(x.Value), Other: runlog.Number(x.Other), Text: x.Text})
 		texts = append(texts, x.Text)
@@ -335,6 +349,9 @@ func (h *Head) event(e straggler.Event) {
 	case straggler.Slow, straggler.Changed:
 		h.log.Write(h.last, out)
 		h.slow[e.Worker] = out
+		if h.stages != nil && !slices.Contains(h.stages.named, int(e.Worker)) {
+			h.stages.named = append(h.stages.named, int(e.Worker))
+		}
 		f := h.factors[e.Worker]
 		if f == nil {
 			f = new(runlog.Factor)
@@ -363,7 +380,7 @@ func (h *Head) event(e straggler.Event) {
 
 // cost reports the cost of the slow ranks, and what STAR would save.
 func (h *Head) cost() {
-	if len(h.slow) == 0 {
+	if len(h.slow) == 0 || h.stages != nil { // how stages overlap is not known
 		return
 	}
 	var since int64
@@ -417,6 +434,9 @@ func (h *Head) End(at time.Duration, why string) {
 		if s := h.history.savings(0); s != "" {
 			text += "; over the last " + count(len(h.history.steps), "step") + " " + s
 		}
+	case h.stages != nil && len(h.stages.named) > 0:
+		slices.Sort(h.stages.named)
+		text += fmt.Sprintf("; slower than in its first steps was %s %s", plural(len(h.stages.named), "rank"), spans(h.stages.named))
 	case len(h.ranks) > 1 && h.hangs.count > 0:
 		text += "; apart from that no rank was slower than the others"
 	case len(h.ranks) > 1:

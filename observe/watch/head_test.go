@@ -60,6 +60,19 @@ func (j *job) step(n int64, ranks int, load map[int]float64) {
 	}
 }
 
+// sends is a step in which the data of one rank wait for its link for longer: the exchange of all takes that time more.
+func (j *job) sends(n int64, ranks, slow int, longer float64) {
+	took := 0.050 + longer
+	j.now += seconds(took)
+	for r := range ranks {
+		row := Row{Kind: "step", Rank: r, PID: j.pid + r, Host: "node-a", Step: n, Took: took, Wait: took - 0.040 - 0.002*j.rng.Float64(), Samples: 32}
+		if r == slow {
+			row.Send = longer
+		}
+		j.head.Take(row, j.now+time.Duration(r)*time.Microsecond)
+	}
+}
+
 func (j *job) says(words ...string) {
 	j.t.Helper()
 	for _, line := range j.said {
@@ -81,6 +94,64 @@ func (j *job) saysNot(word string) {
 			j.t.Errorf("%q is said: %s", word, line)
 		}
 	}
+}
+
+// A rank with a slow link is named, though all ranks wait in the exchange as long.
+func TestSlowLinkIsNamed(t *testing.T) {
+	j := newJob(t, 3)
+	n := int64(0)
+	for ; n < 100; n++ {
+		j.sends(n, 3, 1, 0)
+	}
+	j.saysNot("slow")
+	for ; n < 200; n++ {
+		j.sends(n, 3, 1, 0.080)
+	}
+	j.says("rank 1 on node-a is 3.0x slow since step 100", "slow link: sending 80 ms, others 0 ms (cause: network-out)")
+	j.says("of the job's time since then: 130 ms a step instead of")
+	j.saysNot("rank 0 on")
+	j.saysNot("rank 2 on")
+	for ; n < 400; n++ {
+		j.sends(n, 3, 1, 0)
+	}
+	j.says("rank 1 on node-a is as fast as the others again")
+}
+
+// The stages of a pipeline have different work, which makes none of them slow.
+func TestStages(t *testing.T) {
+	j := newJob(t, 0)
+	for r := range 3 {
+		j.head.Take(Row{Kind: "hello", Rank: r, World: 3, PID: j.pid + r, Host: "node-a", How: "pipeline over gloo", Script: "train.py", Optimizer: "SGD"}, 0)
+	}
+	step := func(n int64, own [3]float64) {
+		took := own[0] + own[1] + own[2]
+		j.now += seconds(took)
+		for r, o := range own {
+			o *= 1 + 0.02*j.rng.Float64()
+			row := Row{Kind: "step", Rank: r, PID: j.pid + r, Host: "node-a", Step: n, Took: took, Samples: 32}
+			if r == 0 { // only the first stage needs the data
+				row.Load = 0.020
+			}
+			row.Wait = max(took-o-row.Load, 0)
+			j.head.Take(row, j.now+time.Duration(r)*time.Microsecond)
+		}
+	}
+	n := int64(0)
+	for ; n < 100; n++ {
+		step(n, [3]float64{0.040, 0.080, 0.030})
+	}
+	j.says("different work")
+	j.saysNot("slow since")
+	for ; n < 200; n++ {
+		step(n, [3]float64{0.040, 0.160, 0.030})
+	}
+	j.says("rank 1 on node-a is 2.0x slow since step 100: compute 16", "ms in its first steps")
+	j.saysNot("rank 0 on")
+	j.saysNot("rank 2 on")
+	j.saysNot("would save:")
+	j.saysNot("of the job's time")
+	j.head.End(j.now, "")
+	j.says("200 steps in", "slower than in its first steps was rank 1")
 }
 
 // A rank that loads slowly is named, with what it costs, and its end is.

@@ -47,6 +47,7 @@ type Row struct {
 	Took float64 `json:"took,omitempty"` // from the end of the step before
 	Load float64 `json:"load,omitempty"` // of it, waiting for data
 	Wait float64 `json:"wait,omitempty"` // of it, in collectives
+	Send float64 `json:"send,omitempty"` // of Wait, about how long the rank's own data waited for its link
 	// from the beginning of a step before to its last local gradient, by the GPU's clock
 	GPU     float64 `json:"gpu,omitempty"`
 	CPU     float64 `json:"cpu,omitempty"`     // processor time, without that in collectives
@@ -77,6 +78,9 @@ type Row struct {
 // sharded reports for a hello that each rank has only a part of the parameters.
 func (r *Row) sharded() bool { return strings.HasPrefix(r.How, "FSDP") }
 
+// staged reports for a hello that each rank has another part of the model.
+func (r *Row) staged() bool { return strings.HasPrefix(r.How, "pipeline") }
+
 // ParseRow checks all that a row must be.
 func ParseRow(b []byte) (r Row, err error) {
 	if len(b) > MaxRow {
@@ -92,7 +96,7 @@ func ParseRow(b []byte) (r Row, err error) {
 	if r.V != Version {
 		return r, fmt.Errorf("version %d of rows, this program has %d: the hook and star are of one version where star watch starts the program", r.V, Version)
 	}
-	for _, f := range []float64{r.Took, r.Load, r.Wait, r.GPU, r.CPU} {
+	for _, f := range []float64{r.Took, r.Load, r.Wait, r.Send, r.GPU, r.CPU} {
 		if !(f >= 0 && f < 1e6) {
 			return r, fmt.Errorf("a time of %v s", f)
 		}
@@ -176,4 +180,12 @@ func (r *Row) record(rank star.Worker, at time.Duration) star.Record {
 	}
 	out.Telemetry.Set(star.ComputeCPU, r.CPU/own.Seconds())
 	return out
+}
+
+// judged is the record of a row as the detector takes it: Push is the rank's own sending, and Wait the rest of the
+// exchange, in which it waited for others.
+func (r *Row) judged(rec star.Record) star.Record {
+	send := min(seconds(r.Send), rec.Push)
+	rec.Push, rec.Wait = send, rec.Push-send
+	return rec
 }

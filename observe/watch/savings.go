@@ -39,12 +39,13 @@ type past struct {
 	exchange time.Duration // for the last rank
 }
 
+// add adds a step, of records by judged.
 func (h *history) add(records []star.Record) {
 	p := past{step: h.count, exchange: math.MaxInt64, own: make([]sim.Iteration, len(records))}
 	h.count++
 	for w, r := range records {
-		p.exchange = min(p.exchange, r.Push)
-		p.own[w] = sim.Iteration{Compute: r.Compute, Before: r.Load, Samples: r.Samples}
+		p.exchange = min(p.exchange, r.Wait)
+		p.own[w] = sim.Iteration{Compute: r.Compute + r.Push, Before: r.Load, Samples: r.Samples}
 		p.took = max(p.took, r.Iteration())
 	}
 	if len(h.steps) == window {

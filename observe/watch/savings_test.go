@@ -15,9 +15,9 @@ func recalled(steps int, more time.Duration, last func(step int) time.Duration) 
 	for s := range steps {
 		records := make([]star.Record, 3)
 		for w := range records {
-			records[w] = star.Record{Worker: star.Worker(w), Compute: 40 * time.Millisecond, Push: last(s) + more, Samples: 16}
+			records[w] = star.Record{Worker: star.Worker(w), Compute: 40 * time.Millisecond, Wait: last(s) + more, Samples: 16}
 		}
-		records[2].Compute, records[2].Push = records[2].Compute+more, last(s)
+		records[2].Compute, records[2].Wait = records[2].Compute+more, last(s)
 		h.add(records)
 	}
 	return h

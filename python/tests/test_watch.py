@@ -72,3 +72,42 @@ def test_sharded(star: str, tmp_path: pathlib.Path, kind: str, backend: str) -> 
     assert {x["samples"] for x in lines if x["type"] == "record"} == {8}
     own = [statistics.median(x["compute"] for x in lines if x["type"] == "record" and x["worker"] == w) for w in range(2)]
     assert own[0] < own[1], own  # though 0 waits for 1 in its passes
+
+
+PIPELINE = """
+import sys, time, torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+rank, step = torch.distributed.get_rank(), 0
+class Block(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.006 if rank == 0 else 0.003)  # this stage has more work
+        if rank == 1 and step >= 40: time.sleep(0.03)
+        return torch.relu(super().forward(x))
+net = Block(16, 16)
+schedule = ScheduleGPipe(PipelineStage(net, rank, 2, torch.device("cpu")), 2, loss_fn=nn.functional.cross_entropy)
+opt = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(100):
+    opt.zero_grad()
+    schedule.step(torch.randn(8, 16)) if rank == 0 else schedule.step(target=torch.arange(8))
+    opt.step()
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_pipeline(star: str, tmp_path: pathlib.Path) -> None:
+    script, out = tmp_path / "train.py", tmp_path / "out"
+    script.write_text(PIPELINE)
+    run = f"RANK=0 {sys.executable} {script} & RANK=1 {sys.executable} {script}; code=$?; wait $! && exit $code"
+    done = subprocess.run([star, "watch", "--out", str(out), "--", "sh", "-c", run], env={**os.environ, **ranks(2)[0]}, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert "pipeline over gloo" in done.stderr and "the stages of a pipeline have different work" in done.stderr, done.stderr
+    assert "STAR would save" not in done.stderr and "not measured any more" not in done.stderr, done.stderr
+    lines = [json.loads(x) for x in (out / "run.jsonl").read_text().splitlines()]
+    slow = [x for x in lines if x["type"] == "verdict" and x["event"] == "slow" and x["slowdown"] > 2]
+    assert slow and {x["worker"] for x in slow} == {1}, done.stderr
+    rows = [x for x in lines if x["type"] == "record" and x["step"] >= 50]
+    waits = [statistics.median(x["push"] for x in rows if x["worker"] == w) for w in range(2)]
+    assert waits[0] > waits[1], waits  # 0 waits for 1, and that is not its own time

@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -118,8 +119,18 @@ func (p *probe) limit(dir string, v2 bool) (float64, bool) {
 	return quota(q, string(p.read(dir+"/cpu.cfs_period_us")))
 }
 
-// runDelay is how long threads of the process have waited for a processor since the start of the probe. Threads start
-// and end, so differences are summed by thread.
+// exchangers are how names of threads begin that move the data of collectives: that they wait for a processor is a part
+// of the exchange, and makes nothing else longer.
+var exchangers = [...]string{"gloo_", "pt_gloo_", "pt_nccl_", "NCCL"}
+
+// exchanges reports whether a thread is one of those.
+func (p *probe) exchanges(thread string) bool {
+	name := string(p.read(p.proc + p.self + "/task/" + thread + "/comm"))
+	return slices.ContainsFunc(exchangers[:], func(begin string) bool { return strings.HasPrefix(name, begin) })
+}
+
+// runDelay is how long threads of the process have waited for a processor since the start of the probe, without those
+// that exchange. Threads start and end, so differences are summed by thread.
 func (p *probe) runDelay() (time.Duration, bool) {
 	dir, err := os.Open(p.proc + p.self + "/task")
 	if err != nil {
@@ -137,7 +148,7 @@ func (p *probe) runDelay() (time.Duration, bool) {
 			continue
 		}
 		seen = true
-		if last := p.waited[t]; d > last { // a reused thread ID begins at 0
+		if last := p.waited[t]; d > last && !p.exchanges(t) { // a reused thread ID begins at 0
 			p.delay += d - last
 		}
 		p.waited[t] = d

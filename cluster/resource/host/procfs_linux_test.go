@@ -106,6 +106,11 @@ func TestRunDelay(t *testing.T) {
 	if d := look(); d != 190 {
 		t.Errorf("%v, want 190", d)
 	}
+	tree(t, dir, map[string]string{"proc/self/task/4/schedstat": "0 900 1", "proc/self/task/4/comm": "gloo_tcp_loop\n", "proc/self/task/3/comm": "python\n",
+		"proc/self/task/3/schedstat": "0 6 1"})
+	if d := look(); d != 191 {
+		t.Errorf("with a thread of Gloo: %v, want 191", d)
+	}
 }
 
 // A look is held up between its beginning and what it reads: on a busy host that may be longer

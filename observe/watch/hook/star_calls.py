@@ -206,11 +206,61 @@ def _dtype(name):
     return known.get(name, re.sub(r"\W", "", name).lower())
 
 
+_TCP_INFO = struct.Struct("<B15xI4xI116xI80xI")  # state, snd_mss, unacked, notsent_bytes, snd_wnd
+
+
+_MEMINFO, _QUEUED = 55, struct.Struct("<8xI")  # SO_MEMINFO of Linux: bytes that were sent and are in a queue of this host
+
+
+class Links:
+    """The TCP connections of this process: whether data wait to be sent because a link, and not the receiver, is slow."""
+
+    def __init__(self):
+        self.sockets, self.found = [], -60.0
+
+    def find(self):
+        """The descriptors that are sockets, looked up every five seconds."""
+        if _now() - self.found < 5:
+            return
+        self.found, self.sockets = _now(), []
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                if os.readlink("/proc/self/fd/" + fd).startswith("socket:"):
+                    self.sockets.append(int(fd))
+            except OSError:
+                pass
+
+    def wait(self):
+        """Whether a connection has data in a queue of this host, or that were not sent yet though the receiver has room."""
+        self.find()
+        for fd in self.sockets:
+            try:
+                with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(fd)) as s:
+                    info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                    memory = s.getsockopt(socket.SOL_SOCKET, _MEMINFO, 64)
+            except OSError:  # of another kind, or closed meanwhile
+                continue
+            if len(info) < _TCP_INFO.size:  # Linux before 5.4
+                continue
+            state, mss, unacked, unsent, window = _TCP_INFO.unpack_from(info)
+            queued = _QUEUED.unpack_from(memory)[0]
+            if state == 1 and (queued > _SMALL or unsent > 0 and (unacked + 1) * mss <= window):
+                return True
+        return False
+
+
+_SMALL = 8192  # bytes that a queue may have at any time
+
+# The share of looks below which data that wait are ignored: single looks say little.
+_OFTEN = 0.25
+
+
 class Watcher(threading.Thread):
     """Looks where a thread is. calls is that of the process, or of its parent; line is called with the line in which
-    the training thread mostly is outside of calls, or with an empty text."""
+    the training thread mostly is outside of calls, or with an empty text; sends with the share of the looks in calls
+    at which data waited for a link."""
 
-    def __init__(self, path, version, calls, train=None, busy=None, line=None, failed=None, parent=0):
+    def __init__(self, path, version, calls, train=None, busy=None, line=None, failed=None, parent=0, sends=None):
         threading.Thread.__init__(self, name="star watch", daemon=True)
         self.path, self.version, self.data, self.parent = path, version, calls, parent
         self.train, self.busy, self.line, self.failed = train, busy, line, failed
@@ -218,6 +268,7 @@ class Watcher(threading.Thread):
         self.socket = None
         self.rank = 0
         self.lines = []
+        self.sends, self.links, self.looks = sends, Links(), []
 
     def run(self):
         try:
@@ -240,7 +291,13 @@ class Watcher(threading.Thread):
     def sample(self):
         if self.train is None:
             return
-        if not self.busy():
+        busy = self.busy()
+        if busy and self.sends is not None:
+            self.looks.append(self.links.wait())
+            del self.looks[:-16]
+            share = sum(self.looks) / len(self.looks)
+            self.sends(share if len(self.looks) > 3 and share >= _OFTEN else 0.0)
+        if not busy:
             frame = sys._current_frames().get(self.train())
             self.lines.append(where(frame) if frame is not None else "")
             del self.lines[:-40]

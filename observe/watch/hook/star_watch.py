@@ -81,6 +81,7 @@ class _Rank:
         self.exchanging = 0  # the token of the exchange of gradients
         self.expected = self.came = 0  # gradients of a backward pass
         self.line = ""  # where the thread that trains is most of the time, as a field of a row
+        self.sending = 0.0  # share of its exchanges in which its data wait for a link
         self.reset(None)
 
     def reset(self, start):
@@ -159,7 +160,8 @@ class _Rank:
         if self.calls is None and not self.off and self.pid == os.getpid():
             self.me, world = self.rank()
             self.calls = star_calls.Calls(os.path.dirname(self.path), self.me, world)
-            self.watcher = star_calls.Watcher(self.path, _VERSION, self.calls.map, lambda: self.thread, self.waits, self.says, self.fail)
+            self.watcher = star_calls.Watcher(self.path, _VERSION, self.calls.map, lambda: self.thread, self.waits, self.says, self.fail,
+                                              sends=self.sends)
             self.watcher.rank = self.me
             self.watcher.start()
         return self.calls
@@ -169,6 +171,9 @@ class _Rank:
 
     def says(self, line):
         self.line = ',"line":' + json.dumps(line[:200]) if line else ""
+
+    def sends(self, share):
+        self.sending = share
 
     def named(self, rank, world):
         """Says the rank again, which a process group may have given."""
@@ -256,8 +261,11 @@ class _Rank:
         took = now - self.start
         wait = min(self.wait, took)
         gpu = self.gpu.own() if self.gpu is not None else None
+        more = self.line
+        if self.sending > 0:
+            more += ',"send":%.9f' % (self.sending * wait)
         self.write(_STEP % (_VERSION, self.pid, self.dropped, self.me, self.count, took, min(self.load, took - wait), wait, self.samples,
-                            max(0.0, time.process_time() - self.cpu_start - self.cpu_wait), gpu or 0.0, now, self.longest_from, self.line))
+                            max(0.0, time.process_time() - self.cpu_start - self.cpu_wait), gpu or 0.0, now, self.longest_from, more))
         self.count += 1
         if self.count == _SETTLE and self.order and self.module is not None:
             late = sorted(self.order, key=self.order.get)[-_LAST:]
@@ -772,6 +780,23 @@ def _patch_fsdp(fsdp):
         _wrap(fsdp, "fully_shard", sharded)
 
 
+def _patch_pipeline(pipelining):
+    """A stage of a pipeline waits for the stages beside it in calls of Python."""
+
+    def built(own, args, kwargs):
+        out = own(*args, **kwargs)
+        _adopt_stage(args[0])
+        return out
+
+    _wrap(pipelining._PipelineStageBase, "__init__", built)
+
+
+@_guard
+def _adopt_stage(r, stage):
+    if r.module is None and not r.how.startswith("pipeline"):
+        r.how = "pipeline over " + str(sys.modules["torch"].distributed.get_backend())
+
+
 @_guard
 def _sharded_forward(r, module, args, kwargs):
     if module is r.module:
@@ -787,7 +812,7 @@ def _see_input(r, module):
 
 
 _PATCHES = {"torch": _patch, "torch.distributed.fsdp": _patch_fsdp, "torch.distributed._composable.fsdp": _patch_fsdp,
-            "torch.distributed._functional_collectives": _patch_functional}
+            "torch.distributed._functional_collectives": _patch_functional, "torch.distributed.pipelining.stage": _patch_pipeline}
 
 
 class _Finder:
