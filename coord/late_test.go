@@ -100,7 +100,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// stopped are iterations of 100 ms, of which worker 1's twelfth takes ten seconds, and the next one three.
+// stopped are iterations of 100 ms; worker 1's twelfth takes ten seconds, and the next one three.
 type stopped struct{}
 
 func (stopped) Spend(w star.Worker, tick int64, _ time.Duration, load float64) sim.Spent {
@@ -112,8 +112,8 @@ func (stopped) Spend(w star.Worker, tick int64, _ time.Duration, load float64) s
 
 func (stopped) Workers() int { return 3 }
 
-// While a member of a ring is stopped the others wait in the exchange: only that member is late. A plan without it is in
-// force at once, and no sample is lost.
+// While a member of a ring is stopped the others wait in the exchange: only that member is late. A plan without it is
+// in force at once, and no sample is lost.
 func TestLateInARing(t *testing.T) {
 	const steps = 400
 	for _, c := range []struct {

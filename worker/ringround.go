@@ -227,7 +227,7 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 }
 
 // tells returns a function that the member calls when it has computed its gradient: if the round is not over after
-// ring.Tell, the coordinator is told that this member waits for the others. stop ends the wait. If the report cannot be
+// ring.Tell, it reports to the coordinator that it waits for the others. stop ends the wait. If the report cannot be
 // sent, the record that follows cannot be sent either.
 func (w *ringWorker) tells(rel wire.Release) (computed, stop func()) {
 	if w.ring.Tell == 0 || rel.Part > 0 {

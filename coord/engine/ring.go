@@ -160,8 +160,8 @@ type riderBatch struct {
 // used is the version of the parameters of its gradient, in a round that begins with version at.
 func (e *riderBatch) used(at int64) int64 { return max(e.basis, min(e.made, at)) }
 
-// Tell is how long a member of a ring waits in an exchange before it reports that it waits (RingConfig.Tell): most rounds
-// are over by then, and need no report.
+// Tell is how long a member of a ring waits in an exchange before it reports that it waits (RingConfig.Tell): most
+// rounds are over by then, and need no report.
 const Tell = 50 * time.Millisecond
 
 // RingAhead is the maximum number of rounds that are granted and not complete.
