@@ -96,11 +96,12 @@ func outward(p modes.Plan, kind outer.Kind, v Values) Made {
 	return Made{Plan: p}
 }
 
-// asyncOuter are the settings of asynchronous forms of DiLoCo.
+// asyncOuter are the settings of asynchronous forms of DiLoCo. Its momentum of 0.9 did harm with late distances
+// (bench/RESULTS.md, Outer steps).
 var asyncOuter = []Setting{
 	{Name: "steps", Default: "50", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between updates (H); with speed=yes of the fastest one"},
 	{Name: "outer-lr", Default: "0.7", Source: "ours", Kind: Number, Min: 1e-9, Max: outer.MaxRate, About: "learning rate of the outer optimiser"},
-	{Name: "outer-momentum", Default: "0.9", Source: "ours", Kind: Number, Min: 0, Max: outer.MaxMomentum, About: "of the outer optimiser"},
+	{Name: "outer-momentum", Default: "0.5", Source: "ours", Kind: Number, Min: 0, Max: outer.MaxMomentum, About: "of the outer optimiser"},
 }
 
 // delayedNesterov makes an update of each worker's distance, applies momentum once in a round of all, and gives slower

@@ -12,7 +12,7 @@ func TestFirstPlans(t *testing.T) {
 	for text, want := range map[string]string{
 		"k-sync": "backup=1 micro=8", "k-sync:blocks=1": "backup=1", "k-async": "x=3", "k-async:k=2": "x=2", "backup:b=2": "backup=2", "ssp:slack=2": "ssp=2", "k-batch-sync": "kbatch=4 micro=8", "k-batch-sync:k=9,blocks=1": "kbatch=9",
 		"k-batch-async:k=3": "kbatch-async=3", "ad-psgd": "asgd", "lgc:k=3,blocks=4": "backup=1 micro=4", "local-sgd:steps=5": "ssgd local=5", "diloco": "ssgd local=500 outer=nesterov(0.9,0.7)",
-		"delayed-nesterov": "asgd local=50 steps=speed outer=delayed(0.9,0.7)", "delayed-nesterov:speed=no,steps=4,outer-lr=1": "asgd local=4 outer=delayed(0.9,1)", "look-ahead:outer-momentum=0.5": "asgd local=50 outer=lookahead(0.5,0.7)",
+		"delayed-nesterov": "asgd local=50 steps=speed outer=delayed(0.5,0.7)", "delayed-nesterov:speed=no,steps=4,outer-lr=1": "asgd local=4 outer=delayed(0.5,1)", "look-ahead:outer-momentum=0.3": "asgd local=50 outer=lookahead(0.3,0.7)",
 		"easgd": "asgd local=10", "easgd:sync=yes": "ssgd local=10", "zeno++": "asgd", "dc-asgd": "asgd", "post-local-sgd": "ssgd local=1", "sync-switch": "ssgd", "lb-bsp": "ssgd shares=16,16,16,16",
 	} {
 		s, err := Parse(text)

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -210,7 +211,7 @@ func simulate(out io.Writer, path, traces string, methods []string, first uint64
 	type row struct {
 		name                        string
 		tta                         []float64
-		reached                     int
+		reached, diverged           int
 		updates, staleness, waiting float64
 		switches                    int
 	}
@@ -235,6 +236,10 @@ func simulate(out io.Writer, path, traces string, methods []string, first uint64
 				return nil, fmt.Errorf("%s: %s: %w", path, name, err)
 			}
 			res, err := sim.Run(c)
+			if errors.Is(err, sim.ErrDiverged) {
+				res, err = sim.Result{}, nil
+				r.diverged++
+			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s: %w", path, name, err)
 			}
@@ -291,6 +296,9 @@ func simulate(out io.Writer, path, traces string, methods []string, first uint64
 	for _, r := range rows {
 		m := median(r.tta)
 		took, vs, vsBest := "not reached", "-", "-"
+		if r.diverged > 0 {
+			took = "diverged"
+		}
 		if !math.IsInf(m, 1) {
 			took = time.Duration(m * float64(time.Second)).Round(100 * time.Millisecond).String()
 			vsBest = fmt.Sprintf("%.3f", m/lowest)
