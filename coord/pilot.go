@@ -115,8 +115,12 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		if err == nil {
 			err = c.arch.Fits(p)
 		}
-		for err == nil && p.Outer != (modes.Outer{}) && c.epochHolds(p) != nil { // the pilot learns of it by the line
-			p.Local /= 2
+		for err == nil && p.Outer != (modes.Outer{}) { // the pilot learns of fewer steps by the line
+			if err = c.epochHolds(p); err != nil && p.Local > 1 {
+				p.Local, err = p.Local/2, nil
+				continue
+			}
+			break
 		}
 		if err != nil {
 			because = err.Error()

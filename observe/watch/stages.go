@@ -64,7 +64,7 @@ func (s *stages) learn(records []star.Record) {
 	for w := range records {
 		slices.Sort(s.own[w])
 		slices.Sort(s.load[w])
-		s.base, s.loads = append(s.base, s.own[w][settled/2]), append(s.loads, s.load[w][settled/2])
+		s.base, s.loads = append(s.base, max(s.own[w][settled/2], time.Microsecond)), append(s.loads, s.load[w][settled/2])
 	}
 	s.least = slices.Min(s.base)
 	s.own, s.load = nil, nil
