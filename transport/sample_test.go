@@ -65,7 +65,7 @@ var samples = []sample{
 	{wire.Pong{Seq: 1, Sent: 1795219200000000000, Now: math.MaxInt64}, nil},
 	{wire.Ring{
 		Generation: 2, From: 41, Members: []star.Worker{0, 1, 3}, Addr: "10.0.0.2:40123", Riders: []wire.Rider{{Worker: 2, Parent: 0}}, ParentAddr: "10.0.0.2:40124",
-		Of: 256, Wait: 50 * time.Millisecond, MaxStale: 8, Now: true,
+		Of: 256, Wait: 50 * time.Millisecond, MaxStale: 8, Now: true, Tell: 50 * time.Millisecond,
 	}, nil},
 	{wire.Ring{Generation: 1, From: -1}, nil},
 	{wire.Formed{Worker: 3, Generation: 2, Version: 41}, nil},
