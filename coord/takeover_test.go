@@ -420,6 +420,7 @@ func TestTakenOverTwice(t *testing.T) {
 		w.worker(0)
 		b := w.worker(1, dying("released", rounds+1))
 		<-b.gone
+		synctest.Wait() // the coordinator knows
 		b = w.worker(1)
 		time.Sleep(500 * time.Millisecond)
 		close(first.end())
