@@ -68,6 +68,27 @@ for x, y in torch.utils.data.DataLoader(Data(), batch_size=32):
 CAUSES = {"sleep": {"compute", "blocked"}, "work": {"compute"}, "data": {"data"}, "contention": {"contention"}, "quota": {"quota"}, "pauses": {"pauses"}, "none": set()}
 
 
+CPU = "/sys/fs/cgroup/cpu"
+
+
+def limited(pid, over, *settings):
+    """Has a process in a group of its own with these settings (cgroup v1) until over is set, and removes the group when the process has ended."""
+    group = f"{CPU}/star-watch-{pid}"
+    os.mkdir(group)
+    try:
+        for name, value in (*settings, ("cgroup.procs", pid)):
+            with open(f"{group}/{name}", "w") as f:
+                f.write(str(value))
+        over.wait()
+    finally:
+        for _ in range(100):
+            try:
+                os.rmdir(group)
+                break
+            except OSError:
+                time.sleep(0.1)
+
+
 def injure(kind, pid, over, light):
     """What is done to a process from outside, until over is set."""
     if kind == "contention":
@@ -81,20 +102,7 @@ def injure(kind, pid, over, light):
             h.kill()
             h.wait()
     elif kind == "quota":
-        group = f"/sys/fs/cgroup/cpu/star-watch-{pid}"
-        os.mkdir(group)
-        try:
-            for name, value in (("cpu.cfs_period_us", 50000), ("cpu.cfs_quota_us", 1500 if light else 5000), ("cgroup.procs", pid)):
-                with open(f"{group}/{name}", "w") as f:
-                    f.write(str(value))
-            over.wait()
-        finally:
-            for _ in range(100):
-                try:
-                    os.rmdir(group)
-                    break
-                except OSError:
-                    time.sleep(0.1)
+        limited(pid, over, ("cpu.cfs_period_us", 50000), ("cpu.cfs_quota_us", 1500 if light else 5000))
     elif kind == "pauses":
         while not over.is_set():
             try:

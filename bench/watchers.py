@@ -45,6 +45,8 @@ import termios
 import threading
 import time
 
+import watch
+
 SCRIPT = r"""
 import ctypes, os, sys, time, torch, torch.distributed as dist
 job = __import__("json").loads(sys.argv[1])
@@ -134,7 +136,6 @@ sys.exit(int(next(answers, 1)))
 """
 
 KINDS = ("backward", "forward", "data", "pause", "quota", "network", "none")
-CPU = "/sys/fs/cgroup/cpu"
 
 # What each tool may call the cause of an injury. TraceML has no words for a pause, a quota or a slow link: it tells
 # input, forward and other work apart.
@@ -152,7 +153,7 @@ class Hosts:
 
     def __init__(self, n):
         self.tag = "wt%d" % (os.getpid() % 10000)
-        self.group = f"{CPU}/{self.tag}"
+        self.group = f"{watch.CPU}/{self.tag}"
         os.mkdir(self.group)
         for name, value in ("cpu.shares", 262144), ("cgroup.procs", os.getpid()):
             with open(f"{self.group}/{name}", "w") as f:
@@ -172,7 +173,7 @@ class Hosts:
     def close(self):
         for ns in self.names + [self.tag + "s"]:
             subprocess.run(["ip", "netns", "del", ns], capture_output=True)
-        with open(f"{CPU}/cgroup.procs", "w") as f:
+        with open(f"{watch.CPU}/cgroup.procs", "w") as f:
             f.write(str(os.getpid()))
         try:
             os.rmdir(self.group)
@@ -193,20 +194,7 @@ def injure(job, pid, over):
                 return
             over.wait(0.6)
     elif kind == "quota":
-        group = f"{CPU}/star-watchers-{pid}"
-        os.mkdir(group)
-        try:
-            for name, value in (("cpu.shares", 262144), ("cpu.cfs_period_us", 50000), ("cpu.cfs_quota_us", int(50000 * job["quota"])), ("cgroup.procs", pid)):
-                with open(f"{group}/{name}", "w") as f:
-                    f.write(str(value))
-            over.wait()
-        finally:
-            for _ in range(100):
-                try:
-                    os.rmdir(group)
-                    break
-                except OSError:
-                    time.sleep(0.1)
+        watch.limited(pid, over, ("cpu.shares", 262144), ("cpu.cfs_period_us", 50000), ("cpu.cfs_quota_us", int(50000 * job["quota"])))
     elif kind == "network":
         ns = job["hosts"][job["hurt"]]
         run(f"ip netns exec {ns} tc qdisc add dev eth0 root tbf rate {job['mbit']}mbit burst 64kb latency 100ms")
@@ -547,7 +535,7 @@ def main():
             forks.close()
     if unknown := set(a.kinds.split(",")) - set(KINDS):
         p.error(f"--kinds: {', '.join(sorted(unknown))}: want some of {', '.join(KINDS)}")
-    if os.getuid() != 0 or not os.path.exists(CPU + "/cpu.cfs_quota_us"):
+    if os.getuid() != 0 or not os.path.exists(watch.CPU + "/cpu.cfs_quota_us"):
         sys.exit("bench/watchers.py: needs root and control groups of version 1 with cpu")
     rows = []
     if a.out and os.path.exists(a.out):

@@ -6,7 +6,6 @@ import (
 
 	"star/coord/advice"
 	"star/coord/advisor"
-	"star/modes"
 	"star/runlog"
 )
 
@@ -115,12 +114,11 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		if err == nil {
 			err = c.arch.Fits(p)
 		}
-		for err == nil && p.Outer != (modes.Outer{}) { // the pilot learns of fewer steps by the line
-			if err = c.epochHolds(p); err != nil && p.Local > 1 {
-				p.Local, err = p.Local/2, nil
-				continue
-			}
-			break
+		for err == nil && p.Local > 1 && c.epochHolds(p) != nil { // the pilot learns of fewer steps by the line
+			p.Local /= 2
+		}
+		if err == nil {
+			err = c.epochHolds(p)
 		}
 		if err != nil {
 			because = err.Error()

@@ -17,7 +17,8 @@ import (
 //
 //	plan or members change    stage: announced ──► the rounds before its first are complete ──► in force
 //	a member left, or a fault reform: forming  ──► all members report Formed                ──► in force
-//	without an overdue member the same
+//
+// The plan also changes by reform where it leaves out a member that is overdue (behindhand).
 //
 // Invariants: at most one ring is staged. While a ring is forming no round is granted or completed. A ring
 // includes a worker that has the parameters, unless no live worker has them, which ends the job.
