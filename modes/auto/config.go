@@ -79,6 +79,7 @@ const MostLocal = 16
 // steps was compared with runs (bench/RESULTS.md, Outer steps by themselves).
 const MostOuter = 128
 
-// leastSteepness is a hundredth of the steepness at which SGD without momentum diverges (23): a smaller measured
-// steepness has no meaning.
-const leastSteepness = 2. / 100
+// leastSteepness is the part of [price.PriorSteepness] that a measurement does not go below. In the first rounds it is
+// often a third of what it becomes, and a job that takes ASGD with heavy ball for that reason may end ten points of
+// accuracy lower (bench/RESULTS.md, Other optimisers, and rings).
+const leastSteepness = 1. / 2

@@ -647,8 +647,8 @@ func TestNoPlanForOneWorkerEarly(t *testing.T) {
 }
 
 // With momentum the steepness begins with the prior, and stays there while the measurement allows it. Otherwise it
-// follows the value that is certain, by half at each measurement; a repeated measurement counts once. Bounds of θ are
-// those of (25), and drift makes nothing cheaper than the prior.
+// follows the value that is certain, by half at each measurement, down to half of the prior; a repeated measurement
+// counts once. Bounds of θ are those of (25), and drift makes nothing cheaper than the prior.
 func TestSteepnessFollows(t *testing.T) {
 	const mu, round = 0.9, 128
 	prior := price.PriorSteepness(mu)
@@ -661,11 +661,12 @@ func TestSteepnessFollows(t *testing.T) {
 	}{
 		{"nothing is known", 0, 0, 0, prior},
 		{"the prior may be", 1, 30, 500, prior},
-		{"it is less", 0, 2, 500, 2},
-		{"it is less, as one measurement has it", 0, 2, 1, math.Sqrt(2 * prior)},
+		{"it is less", 0, 8, 500, 8},
+		{"it is less, as one measurement has it", 0, 8, 1, math.Sqrt(8 * prior)},
+		{"it is less than half", 0, 2, 500, prior / 2},
 		{"it is more", 25, 30, 500, 25},
 		{"beyond what SSGD bears", 100, 200, 500, 38},
-		{"exact gradients that do not change", 0, 0, 2000, 0.02},
+		{"exact gradients that do not change", 0, 0, 2000, prior / 2},
 	} {
 		for _, noise := range []float64{0, 64, 1000} {
 			k, err := New(Config{Workers: 4, Batch: round / 4, Momentum: mu}, modes.SSGD(4))

@@ -70,7 +70,7 @@ func (w *worth) observeBound(theta, most float64, round int) {
 			w.thetaBound = most
 			// The prior, where it may be.
 			now := max(min(price.PriorSteepness(w.momentum), nu(most)), nu(theta))
-			w.steep *= math.Pow(max(now, leastSteepness)/w.steep, slowly)
+			w.steep *= math.Pow(max(now, leastSteepness*price.PriorSteepness(w.momentum))/w.steep, slowly)
 		}
 		most = nu(most) * (1 + w.noise/float64(round))
 	}
