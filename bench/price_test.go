@@ -106,12 +106,12 @@ func BenchmarkPrice(b *testing.B) {
 		times[w] = 600 * time.Millisecond
 	}
 	for _, task := range pricedTasks(b) {
-		for _, optimizer := range []string{optim.SGD, optim.Momentum, optim.Nesterov, optim.DANA, optim.Adam} {
+		for _, optimizer := range []string{optim.SGD, optim.Momentum, optim.Nesterov, optim.DANA, optim.Adam, optim.Muon} {
 			for k := range 3 {
 				own := optim.Config{Name: optimizer, LR: task.Rates[k]}
 				switch optimizer {
 				case optim.SGD:
-				case optim.Adam:
+				case optim.Adam, optim.Muon:
 					own.LR = []float64{0.001, 0.002, 0.004}[k]
 				default:
 					own.Momentum = 0.9
