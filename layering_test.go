@@ -96,7 +96,7 @@ var rooms = []struct {
 	{"star/coord/advisor", "star star/coord/advice star/runlog", "net os context math/rand math/rand/v2", "a goroutine and its queue: knows no job"},
 	{"star/coord/architecture", "star star/coord/config star/coord/engine star/coord/said star/coord/session star/modes star/transport/wire", "net os sync context math/rand math/rand/v2", "decides what members must be like: servers or a ring"},
 	{"star/coord/choice", "star/internal/outer star/modes", "net os sync context math/rand math/rand/v2", "pure: which mode a job has follows from what users set"},
-	{"star/coord/config", "star star/coord/advice star/coord/engine star/coord/evaluate star/coord/lease star/coord/membership star/coord/session star/internal/poison star/modes star/runlog star/transport/wire", "net os sync context math/rand math/rand/v2", "values and their checks: knows no member"},
+	{"star/coord/config", "star star/coord/advice star/coord/engine star/coord/evaluate star/coord/layout star/coord/lease star/coord/membership star/coord/session star/internal/poison star/modes star/runlog star/transport/wire", "net os sync context math/rand math/rand/v2", "values and their checks: knows no member"},
 	{"star/coord/copies", "star star/coord/engine star/ps/replica star/runlog star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: what becomes of copies follows from what servers say"},
 	{"star/coord/election", "star/internal/exitcode star/transport star/transport/wire star/internal/flightrecorder star/internal/durable", "", "chooses the coordinator; knows nothing of what"},
 	{"star/coord/ending", "star star/internal/exitcode", "net os sync context math/rand math/rand/v2", "pure: how a job ends follows from what members say"},
@@ -291,7 +291,7 @@ func TestLayering(t *testing.T) {
 // whatever they import.
 var lends = map[string]string{
 	"star/internal/kernel": "sync sync/atomic time", // a pool of goroutines for large products; no result depends on them
-	"star/ps/rule":         "sync",                  // goroutines for long vectors; no result depends on them either
+	"star/ps/rule":         "sync sync/atomic",      // goroutines for long vectors; no result depends on them either
 	"star/sim":             "*",                     // it uses the pure parts of allreduce and ps
 }
 

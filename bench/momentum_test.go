@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"star/job/process"
 	"star/modes/auto"
 	"star/modes/price"
 	"star/sim"
@@ -95,7 +96,7 @@ func (r lossRun) run(b *testing.B) *lossWatch {
 	round := int64(n * r.batch)
 	learner := &sim.Trained{Task: net, Every: math.MaxInt}
 	c.Learner, c.Batch, c.Target, c.Limit = learner, r.batch, 1, time.Hour
-	if err := c.Use(r.mode, r.own); err != nil {
+	if err := c.Use(r.mode, process.Shaped(r.own, net.model.Layout())); err != nil {
 		b.Fatal(err)
 	}
 	if r.untold {

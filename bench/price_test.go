@@ -106,12 +106,12 @@ func BenchmarkPrice(b *testing.B) {
 		times[w] = 600 * time.Millisecond
 	}
 	for _, task := range pricedTasks(b) {
-		for _, optimizer := range []string{optim.SGD, optim.Momentum, optim.Nesterov, optim.DANA, optim.Adam} {
+		for _, optimizer := range []string{optim.SGD, optim.Momentum, optim.Nesterov, optim.DANA, optim.Adam, optim.Muon} {
 			for k := range 3 {
 				own := optim.Config{Name: optimizer, LR: task.Rates[k]}
 				switch optimizer {
 				case optim.SGD:
-				case optim.Adam:
+				case optim.Adam, optim.Muon:
 					own.LR = []float64{0.001, 0.002, 0.004}[k]
 				default:
 					own.Momentum = 0.9
@@ -171,6 +171,37 @@ func BenchmarkPrice(b *testing.B) {
 						}
 					}
 				})
+			}
+		}
+	}
+}
+
+// BenchmarkFixedLength measures the samples that ASGD needs of those of SSGD, at the same learning rate, with steps
+// that have a length of their own: those of Muon, which scales them by the share of a round, and of Adam, which does
+// not. 4 or 8 workers have mini-batches of 64 samples together, 5 seeds; otherwise as BenchmarkPrice.
+func BenchmarkFixedLength(b *testing.B) {
+	const round, rounds, looks, seeds = 64, 160, 32, 5
+	for _, task := range pricedTasks(b) {
+		for _, n := range []int{4, 8} {
+			for _, optimizer := range []string{optim.Muon, optim.Adam} {
+				for _, rate := range []float64{0.001, 0.002, 0.004, 0.008} {
+					b.Run(fmt.Sprintf("%s/%d/%s/lr=%.3g", task.Name, n, optimizer, rate), func(b *testing.B) {
+						for range b.N {
+							runs := func(mode string) (ws []*lossWatch) {
+								for seed := uint64(1); seed <= seeds; seed++ {
+									ws = append(ws, lossRun{task: task, rounds: rounds, looks: looks, scenario: fmt.Sprintf("workers: %d\njitter: 0.05\n", n),
+										mode: mode, batch: round / n, own: optim.Config{Name: optimizer, LR: rate}, seed: seed}.run(b))
+								}
+								return ws
+							}
+							ref := runs("ssgd")
+							ratio, missed := samplesOver(runs("asgd"), ref)
+							b.ReportMetric(ratio, "asgd")
+							b.ReportMetric(missed, "asgd-missed")
+							b.ReportMetric(math.Exp(smoothedLoss(ref)[len(ref[0].losses)-1]), "loss")
+						}
+					})
+				}
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"star"
 	"star/coord"
+	"star/job/process"
 	"star/modes"
 	"star/sim"
 	"star/train/optim"
@@ -43,7 +44,7 @@ type TTAConfig struct {
 	// Methods are modes, auto, and baselines; fixed means the fixed modes of an architecture, all for these, auto and the
 	// baselines. rider-K is a ring that does not wait for the K workers that are slowest on average. Empty: all. A method
 	// is skipped for an architecture that lacks it. METHOD@OPTIMISER has an optimiser of its own: sgd, momentum, nesterov,
-	// dana, adam, or best, which is that of sgd, momentum and nesterov with which it is the soonest in the search.
+	// dana, adam, muon, or best, which is that of sgd, momentum and nesterov with which it is the soonest in the search.
 	Methods []string
 
 	// folder with mnist, cifar-10-batches-bin, tinyshakespeare, straggler-traces; what is not there is generated, or left
@@ -51,7 +52,7 @@ type TTAConfig struct {
 	Data  string
 	Rates []float64 // learning rates to try first, with the optimiser of all; empty: the task's, times 1 − Momentum
 
-	// of all methods without their own: sgd, momentum, nesterov, dana or adam; empty: momentum, or sgd without any
+	// of all methods without their own: sgd, momentum, nesterov, dana, adam or muon; empty: momentum, or sgd without any
 	Optimizer string
 	Momentum  float64 // of the optimiser; 0: plain SGD. What has momentum while this is 0 has 0.9
 
@@ -361,7 +362,7 @@ var searched = []string{optim.SGD, optim.Momentum, optim.Nesterov}
 
 // TTAOptimizers are the optimisers that a method can have.
 func TTAOptimizers() []string {
-	return []string{optim.SGD, optim.Momentum, optim.Nesterov, optim.DANA, optim.Adam}
+	return []string{optim.SGD, optim.Momentum, optim.Nesterov, optim.DANA, optim.Adam, optim.Muon}
 }
 
 // CheckTTAMethod reports whether TTAConfig.Methods may have a name, for some number of workers.
@@ -521,15 +522,15 @@ func (t *tta) searches(key cell) (all []cell) {
 // μ) with momentum μ: its steps have the same sum.
 func (t *tta) rates(c cell) []float64 {
 	own, all := t.own(c.optimizer), t.own("")
-	if own.Name == optim.Adam {
-		if len(t.Rates) > 0 && all.Name == optim.Adam {
+	if own.Adaptive() {
+		if len(t.Rates) > 0 && all.Adaptive() {
 			return t.Rates
 		}
 		return t.tasks[c.task].AdamRates
 	}
 	rates := slices.Clone(t.tasks[c.task].Rates)
 	factor := 1 - own.Momentum
-	if len(t.Rates) > 0 && all.Name != optim.Adam {
+	if len(t.Rates) > 0 && !all.Adaptive() {
 		rates = slices.Clone(t.Rates)
 		factor /= 1 - all.Momentum
 	}
@@ -769,7 +770,7 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 		conf.Network, conf.Bytes, conf.Ring = set.Network, set.Bytes, set.Ring
 		conf.Limit *= 16 // the times are of computing alone
 	}
-	own := t.own(c.optimizer)
+	own := process.Shaped(t.own(c.optimizer), model.model.Layout())
 	if err := prepare(&conf, c, task, budget, own); err != nil {
 		return TTAResult{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"star/coord/config"
 	"star/coord/engine"
 	"star/coord/evaluate"
+	"star/coord/layout"
 	"star/coord/lease"
 	"star/coord/measure"
 	"star/coord/moves"
@@ -20,6 +21,7 @@ type (
 	Adopted    = config.Adopted
 	Checkpoint = config.Checkpoint
 	RingConfig = config.RingConfig
+	Range      = layout.Range
 	Validation = config.Validation
 
 	Evidence     = evaluate.Evidence // the argument of Validation.Judge

@@ -206,6 +206,7 @@ func (c *Coordinator) takeOver() error {
 	c.cfg.Optimizer = cmp.Or(a.Optimizer, c.cfg.Optimizer)
 	c.run.endBy = a.EndBy
 	c.cfg.WholeBatches = a.Whole
+	c.placing.uncut = a.Uncut
 	if a.Plan != nil && !c.takeover.On() {
 		c.cfg.Plan = *a.Plan
 	}
@@ -274,7 +275,7 @@ func (c *Coordinator) tryAssign() {
 		c.run.sick = err
 		return
 	}
-	for rank, n := range c.placing.Cut(c.members.Terms.Hello().Params, servers) {
+	for rank, n := range c.placing.Cut(c.members.Terms.Hello().Params, servers, c.placing.uncut) {
 		c.peers.servers[rank].hello.Shards = n
 	}
 	var err error

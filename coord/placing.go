@@ -15,6 +15,7 @@ type placing struct {
 	layout.Layout
 	copies copies.Copies
 	mover  moves.Mover
+	uncut  []layout.Range // see config.Adopted
 
 	moveAsked chan<- reply // for the reply to star ctl move
 }

@@ -248,7 +248,7 @@ func (j *Job) TLS() bool { return j.TLSCert != "" }
 
 // HasMomentum reports whether the optimiser is one that Momentum is of.
 func (r *Rule) HasMomentum() bool {
-	return slices.Contains([]string{"momentum", "nesterov", "dana"}, r.Optimizer)
+	return slices.Contains([]string{"momentum", "nesterov", "dana", "muon"}, r.Optimizer)
 }
 
 // Clone is a copy that shares nothing with j.

@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 
 	"star/coord"
@@ -10,6 +11,7 @@ import (
 	"star/job"
 	"star/job/process"
 	"star/ps/rule"
+	"star/train"
 	"star/train/optim"
 )
 
@@ -64,6 +66,9 @@ func (s *server) adopt(e session.Enrolment) (a coord.Adopted, err error) {
 	strides, outward := process.MayStride(&job.Job) == nil, s.mayOuter(&job.Job) == nil
 	a.Batch, a.Epochs, a.Strides, a.Outward, a.Optimizer = job.Batch, job.Epochs, &strides, &outward, s.ownSteps(&job.Job)
 	a.EndBy = endBy(s.job, e)
+	if a.Uncut, err = s.uncut(&job.Job, e.Layout); err != nil {
+		return a, err
+	}
 	if job.Whole {
 		if err := s.wholeBatches(job); err != nil {
 			return a, err
@@ -77,6 +82,32 @@ func (s *server) adopt(e session.Enrolment) (a coord.Adopted, err error) {
 		a.Pilot = s.pilot
 	}
 	return a, nil
+}
+
+// uncut returns the ranges that the optimizer of the shards needs whole, of parameters with that layout. An error: it
+// needs them, and the workers have sent no layout.
+func (s *server) uncut(j *job.Job, layout []session.Tensor) (whole []coord.Range, err error) {
+	c := process.Optimizer(j)
+	if s.made.Local != nil || c.Name != optim.Muon { // made.Local: the shards make plain steps
+		return nil, nil
+	}
+	c = shaped(c, layout)
+	if err := c.Fits(math.MaxInt); err != nil {
+		return nil, j.Invalid("optimizer", err)
+	}
+	for _, m := range c.Matrices {
+		whole = append(whole, coord.Range{From: int64(m.From), To: int64(m.To())})
+	}
+	return whole, nil
+}
+
+// shaped is [process.Shaped] for a layout as workers send it.
+func shaped(c optim.Config, layout []session.Tensor) optim.Config {
+	specs := make([]train.TensorSpec, len(layout))
+	for i, t := range layout {
+		specs[i] = train.TensorSpec(t)
+	}
+	return process.Shaped(c, specs)
 }
 
 // endBy names what determines the length of the job: settings of the servers, or else the program

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,6 +60,34 @@ func TestWholeBatches(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		case s.plan.String() != c.plan:
 			t.Errorf("%s: plan %v, want %s", c.name, s.plan, c.plan)
+		}
+	}
+}
+
+// Shards are not cut within the matrices of muon; workers without a layout cannot use it.
+func TestUncut(t *testing.T) {
+	layout := []session.Tensor{{Name: "a.weight", Shape: []int{4, 3}}, {Name: "a.bias", Shape: []int{4}, Offset: 12}, {Name: "head.weight", Shape: []int{2, 4}, Offset: 16}}
+	for _, c := range []struct {
+		optimizer, baseline string
+		layout              []session.Tensor
+		want                []coord.Range
+		says                string
+	}{
+		{"muon", "", layout, []coord.Range{{From: 0, To: 12}}, ""},
+		{"muon", "", nil, nil, "have workers send a layout"},
+		{"adam", "", nil, nil, ""},
+		{"adam", "", layout, nil, ""},
+		{"muon", "local-sgd", layout, nil, ""},
+	} {
+		job := &Config{Policy: Policy{Mode: "ssgd"}}
+		job.Workers, job.Batch, job.Baseline, job.Optimizer, job.LR, job.Momentum, job.Compress, job.UpdateScale = 3, 16, c.baseline, c.optimizer, 0.1, 0.9, "none", "n"
+		s := &server{job: job, log: slog.New(slog.DiscardHandler)}
+		if err := s.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		a, err := s.adopt(session.Enrolment{Layout: c.layout})
+		if !slices.Equal(a.Uncut, c.want) || (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s %s: %v, %v", c.optimizer, c.baseline, a.Uncut, err)
 		}
 	}
 }

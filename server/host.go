@@ -87,6 +87,7 @@ func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) 
 		layout[i] = compress.Tensor{Offset: t.Offset, Shape: t.Shape}
 	}
 	shards.Describe(layout)
+	s.opt = shaped(s.opt, joined.Layout)
 	defer s.farewell(joined)()
 	err = shards.Run(ctx, joined.Hosted(), assign)
 	told, ok := errors.AsType[*transport.RejectError](err)

@@ -340,7 +340,7 @@ func (m *running) servers(optimizer string) {
 		}
 	}
 	// The optimizer's state moves with the parameters.
-	slots := map[string]float64{"sgd": 0, "adam": 2, "adamw": 2}
+	slots := map[string]float64{"sgd": 0, "adam": 2, "adamw": 2, "muon": 2}
 	more, ok := slots[optimizer]
 	if !ok {
 		more = 1

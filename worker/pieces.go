@@ -44,7 +44,8 @@ func (w *worker) newLocal(job *job.Job, params int, pull float64, reset bool) (*
 	if err != nil {
 		return nil, err
 	}
-	return &rule.Solo{Pull: pull, Reset: reset, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+	own := process.Shaped(c.Shared(), w.model.Layout())
+	return &rule.Solo{Pull: pull, Reset: reset, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(own, params) }}, nil
 }
 
 // newStride returns local steps for a job that otherwise sends gradients, or for outer steps. An
@@ -62,7 +63,8 @@ func (w *worker) newStride(job *job.Job, params int, outer bool) (*rule.Solo, er
 	} else if c.Name == optim.Own {
 		return &rule.Solo{Clip: c.Clip, Schedule: rule.Constant(1), Make: func() (rule.Optimizer, error) { return w.programs, nil }}, nil
 	}
-	return &rule.Solo{Gain: c.Gain(), Unit: c.Unit(), Clip: c.Clip, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+	own := process.Shaped(c.Shared(), w.model.Layout())
+	return &rule.Solo{Gain: c.Gain(), Unit: c.Unit(), Clip: c.Clip, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(own, params) }}, nil
 }
 
 // ownRule returns the update rule of local steps: the job's, with which the shards continue, or else

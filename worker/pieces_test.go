@@ -33,7 +33,8 @@ func TestOuterStep(t *testing.T) {
 // pointModel has one parameter.
 type pointModel struct{ train.Model }
 
-func (pointModel) Params() []float32 { return []float32{1} }
+func (pointModel) Params() []float32          { return []float32{1} }
+func (pointModel) Layout() []train.TensorSpec { return nil }
 
 // A worker keeps the parameters of a gradient that its own steps may follow where the exchange takes half of its time,
 // and until they begin.
@@ -85,7 +86,7 @@ func TestKeepsTheStepThatItsOwnFollow(t *testing.T) {
 // A worker that trains by itself has one velocity, so with dana it is Nesterov's: what the optimiser of that name does
 // alone is a plain step.
 func TestLocalStepsOfDANA(t *testing.T) {
-	worker := worker{member: &session.Member{}}
+	worker := worker{model: pointModel{}, member: &session.Member{}}
 	err := worker.byBaseline(&job.Job{Batch: 8, Rule: job.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.DANA, LR: 0.1, Momentum: 0.9}}, 2, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +118,7 @@ func TestOwnStepsAreTheJobs(t *testing.T) {
 		{`{"name":"newton"}`, "cannot read the job's optimizer as sent by the coordinator: ", 0},
 		{`sgd`, "cannot read the job's optimizer as sent by the coordinator: ", 0},
 	} {
-		w := worker{member: &session.Member{Welcome: wire.Welcome{Optimizer: c.told}}}
+		w := worker{model: pointModel{}, member: &session.Member{Welcome: wire.Welcome{Optimizer: c.told}}}
 		switch err := w.byBaseline(job, 2, 1); {
 		case (err != nil) != (c.err != "") || err != nil && !strings.HasPrefix(err.Error(), c.err):
 			t.Errorf("%q: %v", c.told, err)

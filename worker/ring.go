@@ -373,8 +373,8 @@ func (w *ringWorker) load(ctx context.Context) error {
 		w.updates, w.programs = own, &programSteps{model: own}
 		w.outward = &rule.Descent{}
 	} else {
-		if w.opt, err = optim.New(cfg, len(w.params)); err != nil {
-			return err
+		if w.opt, err = optim.New(process.Shaped(cfg, w.model.Layout()), len(w.params)); err != nil {
+			return w.job.Invalid("optimizer", err)
 		}
 		w.rule = &rule.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip, Unit: cfg.Unit()}
 		w.outward = w.rule

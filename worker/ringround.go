@@ -72,13 +72,14 @@ func (w *ringWorker) round(ctx context.Context, rel wire.Release) error {
 		if w.codec != nil {
 			w.codec.Keep()
 		}
-		if tally.Sum2, err = w.update(ctx, rel); err != nil {
+		applied := carried
+		if rel.Micro == 0 {
+			applied += rel.Total
+		}
+		if tally.Sum2, err = w.update(ctx, rel, applied); err != nil {
 			return err
 		}
-		if rel.Micro == 0 {
-			w.samples += rel.Total
-		}
-		w.samples += carried
+		w.samples += applied
 		w.last = append(w.last[max(0, len(w.last)-1):], tally)
 		w.relay.answer(tally)
 		w.ended = time.Now()
@@ -265,9 +266,10 @@ func (w *ringWorker) weight(samples int) float32 {
 
 // update makes the next version from the weighted sum in grad, and returns the sum's squared norm.
 // rel is the release of the round: it says whether the sum is of gradients, of the mean movement of
-// local steps, or of distances for an outer step. Parameters change under the relay's lock (change),
+// local steps, or of distances for an outer step. samples are those of the sum, 0 in a round that repeats
+// a batch. Parameters change under the relay's lock (change),
 // so that no rider receives half of a version.
-func (w *ringWorker) update(ctx context.Context, rel wire.Release) (sum2 float64, err error) {
+func (w *ringWorker) update(ctx context.Context, rel wire.Release, samples int64) (sum2 float64, err error) {
 	norm, local := -1.0, rel.Local
 	var outer rule.Outer
 	if rel.Outer != "" {
@@ -277,7 +279,7 @@ func (w *ringWorker) update(ctx context.Context, rel wire.Release) (sum2 float64
 	} else {
 		w.outward.Inward()
 	}
-	measured := w.rule != nil && w.job.Clip == 0 && local == 0 // by the rule, in its pass
+	measured := w.rule != nil && w.job.Clip == 0 && local == 0 && !w.opt.Whole() // by the rule, in its pass
 	if w.job.Clip > 0 && rel.Outer == "" {
 		var s exactsum.Squares // the same bits on processors that add in another order
 		s.Add(w.grad)
@@ -299,6 +301,9 @@ func (w *ringWorker) update(ctx context.Context, rel wire.Release) (sum2 float64
 		case local > 0 && w.local == nil:
 			w.rule.Stride(w.params, []rule.Gradient{{Vec: w.grad, Weight: 1}}, local, w.samples)
 		default:
+			if samples > 0 {
+				w.rule.Weigh(float64(w.weight(int(samples))))
+			}
 			w.rule.Step(w.params, w.grad, w.samples, norm)
 		}
 		if w.riding != nil {

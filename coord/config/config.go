@@ -10,6 +10,7 @@ import (
 	"star/coord/advice"
 	"star/coord/engine"
 	"star/coord/evaluate"
+	"star/coord/layout"
 	"star/coord/lease"
 	"star/coord/session"
 	"star/modes"
@@ -231,6 +232,9 @@ type Adopted struct {
 	EndBy string
 
 	Optimizer string
+
+	// Uncut are the ranges of the parameters that the update rule needs in one shard, in order.
+	Uncut []layout.Range
 }
 
 // RingConfig makes a job an all-reduce: it has no shards, and each worker updates its own copy of the parameters by the

@@ -2,7 +2,12 @@
 // It is pure. In an all-reduce there are no shards.
 package layout
 
-import "star/transport/wire"
+import (
+	"cmp"
+	"slices"
+
+	"star/transport/wire"
+)
 
 // Layout is empty until Cut or Inherit.
 type Layout struct {
@@ -19,29 +24,67 @@ type Server struct {
 	Shards int // how many it takes
 }
 
-// Cut divides n parameters among the servers, by rank, and returns how many shards each gets. Ranges have equal numbers
-// of elements, up to rounding. If there are more shards than parameters, the last ones are not assigned.
-func (l *Layout) Cut(n int64, servers []Server) (counts []int) {
+// Range is the elements From to To, without that one.
+type Range struct{ From, To int64 }
+
+// Cut divides n parameters among the servers, by rank, and returns how many shards each gets. Ranges have equal
+// numbers of elements, up to rounding. No cut is within one of whole, which are in order and do not overlap: a cut
+// there moves to the nearer end, and a range of whole that is larger than a shard's part makes a larger shard. If
+// there are more shards than parameters, or than places to cut, the last ones are not assigned.
+func (l *Layout) Cut(n int64, servers []Server, whole []Range) (counts []int) {
 	k := int64(0)
 	for _, s := range servers {
 		k += int64(s.Shards)
 	}
-	k = min(k, n)
+	ends := cuts(n, min(k, n), whole)
 	for rank, s := range servers {
 		first := len(l.shards)
 		for range s.Shards {
-			next := int64(len(l.shards))
-			if next == k {
+			next := len(l.shards)
+			if next == len(ends) {
 				break
 			}
-			l.shards = append(l.shards, wire.ShardInfo{Shard: int(next), Addr: s.Addr, From: n * next / k, To: n * (next + 1) / k})
+			from := int64(0)
+			if next > 0 {
+				from = ends[next-1]
+			}
+			l.shards = append(l.shards, wire.ShardInfo{Shard: next, Addr: s.Addr, From: from, To: ends[next]})
 			l.owner = append(l.owner, rank)
-			l.Host(rank, int(next))
+			l.Host(rank, next)
 		}
 		counts = append(counts, len(l.shards)-first)
 	}
 	l.ready = make([]bool, len(l.shards))
 	return counts
+}
+
+// cuts returns the ends of at most k ranges that n parameters are cut into, in order; the last is n.
+func cuts(n, k int64, whole []Range) (ends []int64) {
+	if len(whole) == 0 {
+		for i := range k {
+			ends = append(ends, n*(i+1)/k)
+		}
+		return ends
+	}
+	at := int64(0)
+	for left := k; left > 0 && at < n; left-- {
+		end := at + max((n-at)/left, 1)
+		if left == 1 {
+			end = n
+		}
+		// The first range that ends behind the cut.
+		i, _ := slices.BinarySearchFunc(whole, end, func(r Range, end int64) int { return cmp.Compare(r.To, end+1) })
+		if i < len(whole) && whole[i].From < end {
+			if r := whole[i]; r.From > at && end-r.From <= r.To-end {
+				end = r.From
+			} else {
+				end = r.To
+			}
+		}
+		ends = append(ends, end)
+		at = end
+	}
+	return ends
 }
 
 // Inherit takes the shards of the previous coordinator.

@@ -76,6 +76,33 @@ type AdamStep struct {
 // D. Kingma, J. Ba: Adam. ICLR 2015. I. Loshchilov, F. Hutter: Decoupled Weight
 // Decay Regularization. ICLR 2019.
 func Adam(w, g, m, v []float32, s AdamStep) {
+	c := s.consts(w, g, m, v)
+	vAdam(w, g, m, v, &c)
+}
+
+// AdamPart is [Adam] of a gradient with that share of the samples of a round, 0 < share ≤ 1. v estimates what it would
+// if gradients were the means of rounds: with independent gradients of one mean, those have the second moment
+//
+//	share·E g² + (1−share)·(E g)²
+//
+// and the mean of g is taken from m. For steps of the length of a round's, LR is share times as large.
+func AdamPart(w, g, m, v []float32, s AdamStep, share float32) {
+	c := s.consts(w, g, m, v)
+	mean := float32(1 / (1 - math.Pow(float64(s.Beta1), float64(s.Step))))
+	for i, x := range w {
+		d := g[i] + float32(c.decay*x)
+		x = float32(x * c.keep)
+		a := float32(c.beta1*m[i]) + float32(c.rest1*d)
+		e := float32(a * mean)
+		square := float32(share*float32(d*d)) + float32((1-share)*float32(e*e))
+		b := float32(c.beta2*v[i]) + float32(c.rest2*square)
+		m[i], v[i] = a, b
+		den := float32(float32(math.Sqrt(float64(b)))*c.root) + c.eps
+		w[i] = x - float32(float32(c.rate*a)/den)
+	}
+}
+
+func (s *AdamStep) consts(w, g, m, v []float32) adamConsts {
 	same("Adam", w, g)
 	same("Adam", w, m)
 	same("Adam", w, v)
@@ -92,7 +119,7 @@ func Adam(w, g, m, v []float32, s AdamStep) {
 	if s.Decoupled {
 		c.decay, c.keep = 0, float32(1-float64(s.LR)*float64(s.Decay))
 	}
-	vAdam(w, g, m, v, &c)
+	return c
 }
 
 // adamConsts is read by the assembly.

@@ -36,6 +36,18 @@ func TestOptimisersAgainstFormulas(t *testing.T) {
 					*w -= lr * (*v / (1 - math.Pow(b1, t))) / (math.Sqrt(*s/(1-math.Pow(b2, t))) + eps)
 				},
 			},
+			"adam, a quarter of a round": {
+				func(w, g, v, s []float32, t int) {
+					AdamPart(w, g, v, s, AdamStep{LR: lr, Beta1: b1, Beta2: b2, Eps: eps, Decay: wd, Step: int64(t)}, 0.25)
+				},
+				func(w, g, v, s *float64, t float64) {
+					d := *g + wd**w
+					*v = b1**v + (1-b1)*d
+					mean := *v / (1 - math.Pow(b1, t))
+					*s = b2**s + (1-b2)*(d*d/4+mean*mean*3/4)
+					*w -= lr * mean / (math.Sqrt(*s/(1-math.Pow(b2, t))) + eps)
+				},
+			},
 			"adamw": {
 				func(w, g, v, s []float32, t int) {
 					Adam(w, g, v, s, AdamStep{LR: lr, Beta1: b1, Beta2: b2, Eps: eps, Decay: wd, Decoupled: true, Step: int64(t)})

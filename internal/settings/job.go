@@ -246,9 +246,9 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Steps, "steps", 0, "end after this number of iterations of every worker; 0: no limit")
 	Var(s, &j.Seed, "seed", defaults.Seed, "seed of parameters, data order and noise")
 
-	Var(s, &j.Optimizer, "optimizer", defaults.Optimizer, "update rule; a resumed job has its checkpoint's by default", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
+	Var(s, &j.Optimizer, "optimizer", defaults.Optimizer, "update rule; a resumed job has its checkpoint's by default", "sgd", "momentum", "nesterov", "dana", "adam", "adamw", "muon")
 	Var(s, &j.LR, "lr", defaults.LR, "learning rate")
-	Var(s, &j.Momentum, "momentum", defaults.Momentum, "coefficient of momentum, nesterov and dana")
+	Var(s, &j.Momentum, "momentum", defaults.Momentum, "coefficient of momentum, nesterov, dana and muon")
 	Var(s, &j.WeightDecay, "weight-decay", 0, "weight decay")
 	Var(s, &j.Clip, "clip", 0, "maximum global norm of the gradient; 0: no limit")
 	Var(s, &j.Schedule, "schedule", defaults.Schedule, "learning-rate schedule over samples")
@@ -692,7 +692,7 @@ func (j *Job) Ranks() int { return max(j.Workers, j.MaxWorkers) }
 
 // HasMomentum reports whether --momentum applies to the optimiser.
 func (j *Job) HasMomentum() bool {
-	return slices.Contains([]string{"momentum", "nesterov", "dana"}, j.Optimizer)
+	return slices.Contains([]string{"momentum", "nesterov", "dana", "muon"}, j.Optimizer)
 }
 
 // firstOf takes the first of joined errors: one thing at a time.

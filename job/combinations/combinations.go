@@ -70,7 +70,7 @@ var names = [numFeatures]struct{ Short, Long string }{
 	Strides:      {"steps", "local steps, with the mean as update: `--mode 'ssgd local=8'`"},
 	Outward:      {"outer steps", "local steps with another rule: `--mode 'ssgd local=8 outer=nesterov'`"},
 	Slack:        {"ahead", "workers that run ahead: `ahead=`, `ssp=`"},
-	Adaptive:     {"Adam", "`--optimizer adam` or adamw: steps not proportional to gradients"},
+	Adaptive:     {"Adam", "`--optimizer adam`, adamw or muon: steps not proportional to gradients"},
 	Shares:       {"shares", "`--shares`"},
 	Clip:         {"clip", "`--clip`"},
 	Scale:        {"scale", "an `--update-scale` other than n"},
@@ -149,7 +149,7 @@ var Refusals = []Refusal{
 	{[]Feature{ADPSGD, NotSGD}, "optimizer", "ad-psgd makes plain steps of every worker's model", "use --optimizer sgd"},
 	{[]Feature{ADPSGD, Clip}, "clip", "ad-psgd adds each gradient to another model", "remove --clip"},
 	{[]Feature{LGC, Codec}, "compress", "lgc uses gradients that a worker's codec assumes to be lost", "remove --compress"},
-	{[]Feature{ByWorkers, Adaptive}, "update-scale", "the steps of this optimiser do not depend on the weight of a gradient", "use --optimizer sgd, momentum, nesterov or dana"},
+	{[]Feature{ByWorkers, Adaptive}, "update-scale", "the steps of this optimiser have a length of their own", "use --optimizer sgd, momentum, nesterov or dana"},
 	{[]Feature{LGC, NotFiring}, "update-scale", "an update of lgc is the mean of its gradients plus a correction", "remove --update-scale"},
 	{[]Feature{Hosts, Open}, "hosts", "any process that reaches the job could join and read the model", "give STAR_TOKEN or certificates (--tls-cert …), or allow it with --insecure"},
 }

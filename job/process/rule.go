@@ -108,6 +108,15 @@ func UpdateRule(job *job.Job) (optim.Config, optim.Schedule, error) {
 	return opt, rate, nil
 }
 
+// Shaped is c for the parameters of a model with that layout ([optim.Config.Shaped]).
+func Shaped(c optim.Config, layout []train.TensorSpec) optim.Config {
+	tensors := make([]optim.Tensor, len(layout))
+	for i, t := range layout {
+		tensors[i] = optim.Tensor{Name: t.Name, Shape: t.Shape, Offset: t.Offset}
+	}
+	return c.Shaped(tensors)
+}
+
 // OptimizerOf is the optimiser of a shard's rule, as NewRule has made it.
 func OptimizerOf(r rule.Rule) *optim.Optimizer { return rule.Inner(r).Optimizer.(*optim.Optimizer) }
 

@@ -14,7 +14,7 @@ import (
 
 // A given value is what is trained with, also a zero; and what the settings allow the wire can say.
 func TestZeroIsARate(t *testing.T) {
-	for _, name := range []string{"sgd", "momentum", "nesterov", "adam", "adamw"} {
+	for _, name := range []string{"sgd", "momentum", "nesterov", "adam", "adamw", "muon"} {
 		_, rate, err := UpdateRule(&job.Job{Rule: job.Rule{Optimizer: name, LR: 0, Momentum: 0.9, Schedule: "constant"}})
 		if err != nil || rate.At(0) != 0 {
 			t.Errorf("%s with a learning rate of 0: %v, %v", name, rate.At(0), err)

@@ -4,6 +4,7 @@ import (
 	"math"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"star"
 	"star/internal/exactsum"
@@ -158,6 +159,17 @@ type RangeOptimizer interface {
 	StepRange(params, grad []float32, from int, lr float64)
 }
 
+// WholeOptimizer is an Optimizer that may need whole tensors: if Whole, a step is made by Begin, then StepPart for
+// each of Parts, by several goroutines at once. share is the sum of the weights of the update's gradients: 1 for a
+// round of all workers. An optimiser with steps of a length of their own makes them as much shorter.
+type WholeOptimizer interface {
+	Optimizer
+	Whole() bool
+	Begin()
+	Parts() int
+	StepPart(i int, params, grad []float32, lr, share float64)
+}
+
 // StrideOptimizer is an Optimizer that can continue from what workers' optimisers of the same
 // settings have done, given the mean movement of a step.
 type StrideOptimizer interface {
@@ -200,6 +212,10 @@ type Descent struct {
 	// outer is the state of outer steps; nil: the last update was of gradients, or of the mean.
 	outer *outerState
 
+	// share is the sum of the weights of the direction in hand, if it is weighed; otherwise that is 1.
+	share   float64
+	weighed bool
+
 	// The pass in hand and its goroutines. They are fields so that a pass allocates nothing.
 	pass pass
 	one  [1]Gradient
@@ -239,6 +255,9 @@ const (
 
 	// enough elements justify a goroutine: about 20 µs of work.
 	enough = 128 << 10
+
+	// enoughWhole is enough for a WholeOptimizer: Muon needs 65 ns for an element of a matrix with 64 rows.
+	enoughWhole = 16 << 10
 )
 
 // pass is one pass over the vectors of a firing.
@@ -286,11 +305,7 @@ func (p *pass) over(from, to int, scratch []float32, sum2 *squareSum) {
 // run runs d.pass over all elements, in as many goroutines as are worth it.
 func (d *Descent) run() {
 	n := len(d.pass.gs[0].Vec)
-	threads := d.Threads
-	if threads == 0 {
-		threads = min(4, runtime.GOMAXPROCS(0))
-	}
-	threads = max(1, min(threads, n/enough))
+	threads := max(1, min(d.threads(), n/enough))
 	for i := len(d.parts); i < threads-1; i++ {
 		d.parts = append(d.parts, func() {
 			defer d.wg.Done()
@@ -316,6 +331,39 @@ func (d *Descent) run() {
 	d.pass = pass{}
 }
 
+// threads is Threads, or its default.
+func (d *Descent) threads() int {
+	if d.Threads == 0 {
+		return min(4, runtime.GOMAXPROCS(0))
+	}
+	return d.Threads
+}
+
+// ranged returns the optimiser if it makes steps in ranges of elements.
+func (d *Descent) ranged() (RangeOptimizer, bool) {
+	if o, ok := d.Optimizer.(WholeOptimizer); ok && o.Whole() {
+		return nil, false
+	}
+	o, ok := d.Optimizer.(RangeOptimizer)
+	return o, ok
+}
+
+// stepWhole makes a step of o with a direction of that share.
+func (d *Descent) stepWhole(o WholeOptimizer, params, dir []float32, lr, share float64) {
+	o.Begin()
+	var next atomic.Int64
+	work := func() {
+		for i := int(next.Add(1)) - 1; i < o.Parts(); i = int(next.Add(1)) - 1 {
+			o.StepPart(i, params, dir, lr, share)
+		}
+	}
+	for range max(1, min(d.threads(), o.Parts(), len(params)/enoughWhole)) - 1 {
+		d.wg.Go(work)
+	}
+	work()
+	d.wg.Wait()
+}
+
 // measuring reports whether the pass in hand makes a direction to be measured. The Step of a
 // direction that was made before does not.
 func (d *Descent) measuring() bool { return d.measure && !d.pass.made }
@@ -330,14 +378,23 @@ func (d *Descent) sum(i int) *squareSum {
 
 // Combine sums cᵢ·gᵢ in order of gs into the first vector.
 func (d *Descent) Combine(_ []float32, _ int64, gs []Gradient) []float32 {
+	d.Weigh(weights(gs))
 	d.pass = pass{gs: gs}
 	d.run()
 	return gs[0].Vec
 }
 
+// Weigh says what the weights of the next direction's gradients add up to, if not Combine made it.
+func (d *Descent) Weigh(sum float64) {
+	if d.share = sum; math.Abs(sum-1) < rounded { // weights are float32
+		d.share = 1
+	}
+	d.weighed = true
+}
+
 // Update implements [Fused].
 func (d *Descent) Update(next, params []float32, version int64, gs []Gradient, samples int64) {
-	if o, ok := d.Optimizer.(RangeOptimizer); ok {
+	if o, ok := d.ranged(); ok {
 		o.Begin()
 		d.pass = pass{gs: gs, next: next, params: params, optimizer: o, lr: d.Schedule.At(samples)}
 		d.run()
@@ -365,9 +422,18 @@ func (d *Descent) Stride(params []float32, gs []Gradient, steps int, samples int
 func (d *Descent) Step(params, dir []float32, samples int64, norm float64) {
 	weight := d.clip(norm)
 	lr := d.Schedule.At(samples)
-	o, ok := d.Optimizer.(RangeOptimizer)
+	o, ok := d.ranged()
 	if !ok {
 		kernel.Scale(weight, dir)
+		if o, ok := d.Optimizer.(WholeOptimizer); ok && o.Whole() {
+			share := d.share
+			if !d.weighed {
+				share = 1
+			}
+			d.weighed = false
+			d.stepWhole(o, params, dir, lr, share)
+			return
+		}
 		d.Optimizer.Step(params, dir, lr)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"star"
 	"star/train/optim"
 )
 
@@ -191,6 +192,56 @@ func TestDescentMeasures(t *testing.T) {
 			d.Measure(false)
 			d.Update(params, params, 0, gs()[:1], 0)
 			check("not measured")
+		}
+	}
+}
+
+// recorder is a WholeOptimizer that adds the gradient times rate and share.
+type recorder struct {
+	parts  int
+	shares []float64
+}
+
+func (r *recorder) Step(params, grad []float32, lr float64) { panic("a step without a share") }
+func (r *recorder) Whole() bool                             { return true }
+func (r *recorder) Begin()                                  { r.shares = append(r.shares, 0) }
+func (r *recorder) Parts() int                              { return r.parts }
+func (r *recorder) StepPart(i int, params, grad []float32, lr, share float64) {
+	if i == 0 {
+		r.shares[len(r.shares)-1] = share
+	}
+	n := len(params) / r.parts
+	for k := i * n; k < (i+1)*n; k++ {
+		params[k] += grad[k] * float32(lr*share)
+	}
+}
+
+// An optimiser of whole tensors makes its steps in parts, and knows which part of a round an update is.
+func TestWhole(t *testing.T) {
+	const parts = 5
+	for _, n := range []int{parts, 5 * enoughWhole} {
+		o := &recorder{parts: parts}
+		d := &Descent{Optimizer: o, Schedule: Constant(2), Clip: 100, Threads: 3}
+		params, next := make([]float32, n), make([]float32, n)
+		gradients := func(weights ...float32) (gs []Gradient) {
+			for w, weight := range weights {
+				gs = append(gs, Gradient{Worker: star.Worker(w), Weight: weight, Vec: slices.Repeat([]float32{1}, n)})
+			}
+			return gs
+		}
+		d.Update(next, params, 0, gradients(0.25), 0)
+		d.Update(next, next, 1, gradients(1./3, 1./3, 1./3), 0)
+		d.Step(next, d.Combine(next, 2, gradients(0.5, 0.25)), 0, 1)
+		d.Weigh(0.5)
+		d.Step(next, slices.Repeat([]float32{1}, n), 0, 1)
+		d.Step(next, slices.Repeat([]float32{1}, n), 0, 1) // the caller has weighed nothing
+		if want := []float64{0.25, 1, 0.75, 0.5, 1}; !slices.Equal(o.shares, want) {
+			t.Errorf("shares %v, want %v", o.shares, want)
+		}
+		for i, x := range next {
+			if want := float32(2 * (0.25*0.25 + 1 + 0.75*0.75 + 0.5 + 1)); math.Abs(float64(x-want)) > 1e-5 || params[i] != 0 {
+				t.Fatalf("element %d of %d is %v, want %v", i, n, x, want)
+			}
 		}
 	}
 }

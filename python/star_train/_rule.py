@@ -67,7 +67,7 @@ def rule(optimizer: torch.optim.Optimizer, params: Sequence[Any], rates: Optiona
 
     def no(what: str) -> StarError:
         return StarError(
-            "%s %s: the job updates by SGD, Adam and AdamW. star.attach(…, own=True) and --arch allreduce have any optimizer make its steps in this process"
+            "%s %s: the job updates by SGD, Adam and AdamW, or by --optimizer muon. star.attach(…, own=True) and --arch allreduce have any optimizer make its steps in this process"
             % (type(optimizer).__name__, what),
             _link.EXIT_USAGE,
         )

@@ -152,3 +152,34 @@ def test_like_one_process(job: Any, name: str, width: int, schedule: str, accumu
     seen = [i for a, b in batches for i in a + b]
     for e in range(10):
         assert sorted(seen[640 * e : 640 * (e + 1)]) == list(range(640))
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon needs PyTorch 2.9")
+@pytest.mark.parametrize("arch", [PS, RING], ids="-".join)
+def test_muon(job: Any, arch: Any, monkeypatch: Any) -> None:
+    """--optimizer muon is torch.optim.Muon for hidden matrices, with products in float32, and AdamW for the rest."""
+    script = job.script(TRAIN)
+    flags = ("--optimizer", "muon", "--lr", "0.003", "--momentum", "0.95", "--weight-decay", "0.05")
+    job.start("--mode", "ssgd", "--steps", "200", *flags, *arch)
+    ring = (*arch, *flags, "--out", str(job.out)) if arch != PS else ()
+    ws = [job.worker(script, "adamw", "24", "", "1", flags=ring) for _ in range(2)]
+    job.finish()
+    own = {}  # type: Any
+    exec(MODEL, own)
+    x, y = own["data"]()
+    torch.manual_seed(5)
+    model = own["Net"]()
+    hidden = [model.unused.weight, model.hidden.weight]
+    rest = [model.unused.bias, model.hidden.bias, model.out.weight, model.out.bias]
+    monkeypatch.setattr(torch, "bfloat16", torch.float32)
+    opts = [torch.optim.Muon(hidden, 0.003, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"), torch.optim.AdamW(rest, 0.003, weight_decay=0.05)]
+    for a, b in zip(*map(batches_of, ws)):
+        for p in hidden + rest:
+            p.grad = torch.zeros_like(p)
+        (own["F"].cross_entropy(model(x[a]), y[a]) / 2 + own["F"].cross_entropy(model(x[b]), y[b]) / 2).backward()
+        for opt in opts:
+            opt.step()
+    got = job.parameters()
+    for k, want in model.state_dict().items():
+        error = float((got[k] - want).abs().max()) / max(float(want.abs().max()), 1e-3)
+        assert error < 1e-4, "%s is off by %.2g of its largest element" % (k, error)

@@ -1,10 +1,11 @@
 // Package optim turns gradients into changes of parameters: SGD, momentum,
-// Nesterov's momentum, Adam and AdamW by PyTorch's formulas, and schedules of
-// the learning rate.
+// Nesterov's momentum, Adam, AdamW and Muon by PyTorch's formulas, and schedules
+// of the learning rate.
 //
 // Optimisers run on the parameter servers, each on its own range of the flat
-// vector. All of them work element by element, so cutting the vector over more
-// or fewer shards changes no bit of the result.
+// vector. They work element by element, Muon matrix by matrix, so cutting the
+// vector over more or fewer shards, for Muon between matrices, changes no bit of
+// the result.
 //
 // Schedules are indexed by samples, not by updates: a change of mode changes how
 // many samples an update is made of, and must not change the learning rate.
@@ -14,6 +15,8 @@
 //   - D. Kingma, J. Ba: Adam: A Method for Stochastic Optimization. ICLR 2015.
 //   - I. Loshchilov, F. Hutter: Decoupled Weight Decay Regularization. ICLR 2019 (AdamW).
 //   - I. Loshchilov, F. Hutter: SGDR. ICLR 2017 (the cosine, without restarts).
+//   - K. Jordan et al.: Muon: An optimizer for hidden layers in neural networks. 2024.
+//   - J. Liu et al.: Muon is Scalable for LLM Training. arXiv 2502.16982, 2025 (the scale of its steps).
 //
 // What will bite: with many small updates (x-order with a small x) Adam and
 // momentum see other moments than with few large ones, because their decay is
@@ -36,6 +39,10 @@ const (
 	Adam     = "adam"
 	AdamW    = "adamw"
 
+	// Muon makes the momentum of each hidden matrix orthogonal, and is AdamW for all other parameters. It needs
+	// Config.Shaped, and whole matrices.
+	Muon = "muon"
+
 	// DANA is Nesterov's momentum with a velocity for each worker. Those are with the rule that makes gradients a
 	// direction (rule.WorkerMomentum), which adds the weight decay too: what is left for the optimiser is the
 	// plain step.
@@ -48,22 +55,22 @@ const (
 
 // Config chooses an optimiser. The zero value is SGD at a learning rate of 0.01.
 type Config struct {
-	// Name is sgd, momentum, nesterov, dana, adam or adamw. Empty means sgd.
+	// Name is sgd, momentum, nesterov, dana, adam, adamw or muon. Empty means sgd.
 	Name string `json:"name"`
 
 	// LR is the learning rate before the schedule. Zero means 0.01 for the SGD
-	// family and 0.001 for the Adam family (PyTorch's for Adam).
+	// family and 0.001 for the Adam family (PyTorch's for Adam) and muon.
 	LR float64 `json:"lr"`
 
-	// Momentum of momentum, nesterov and dana. Zero means 0.9.
+	// Momentum of momentum, nesterov, dana and the matrices of muon. Zero means 0.9, for muon 0.95.
 	Momentum float64 `json:"momentum,omitempty"`
 
-	// Beta1, Beta2, Epsilon of the Adam family. Zero means 0.9, 0.999, 1e-8.
+	// Beta1, Beta2, Epsilon of the Adam family and muon. Zero means 0.9, 0.999, 1e-8.
 	Beta1   float64 `json:"beta1,omitempty"`
 	Beta2   float64 `json:"beta2,omitempty"`
 	Epsilon float64 `json:"epsilon,omitempty"`
 
-	// WeightDecay is added to the gradient as WeightDecay·w; for adamw it
+	// WeightDecay is added to the gradient as WeightDecay·w; for adamw and muon it
 	// shrinks the parameters by LR·WeightDecay instead.
 	WeightDecay float64 `json:"weight_decay,omitempty"`
 
@@ -73,6 +80,10 @@ type Config struct {
 	// Groups are parts of the parameters with other settings, one after the other; between them, and behind,
 	// Config's own hold. Not with dana.
 	Groups []Group `json:"groups,omitempty"`
+
+	// Matrices are those that muon makes orthogonal, in order. Set by Shaped.
+	Matrices []Matrix `json:"-"`
+	shaped   bool
 
 	// Given: LR, Momentum and the settings of the Adam family were set explicitly: zero means zero.
 	Given bool `json:"-"`
@@ -96,6 +107,7 @@ func (c Config) Cut(from, to int) Config {
 		}
 	}
 	c.Groups = cut
+	c.Matrices = cutMatrices(c.Matrices, from, to)
 	return c
 }
 
@@ -113,6 +125,9 @@ func (c Config) WithDefaults() Config {
 	switch c.Name {
 	case Momentum, Nesterov, DANA:
 		momentum = 0.9
+	case Muon:
+		momentum = 0.95
+		fallthrough
 	case Adam, AdamW:
 		rate = 0.001
 		def(&c.Beta1, 0.9)
@@ -130,10 +145,10 @@ func (c Config) WithDefaults() Config {
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	switch c.Name {
-	case SGD, Momentum, Nesterov, DANA, Adam, AdamW:
+	case SGD, Momentum, Nesterov, DANA, Adam, AdamW, Muon:
 	default:
 		return fmt.Errorf("optim: unknown optimiser %q: want %s", c.Name,
-			strings.Join([]string{SGD, Momentum, Nesterov, DANA, Adam, AdamW}, ", "))
+			strings.Join([]string{SGD, Momentum, Nesterov, DANA, Adam, AdamW, Muon}, ", "))
 	}
 	if (c.Name == SGD || c.Name == Adam || c.Name == AdamW) && c.Momentum != 0 {
 		return fmt.Errorf("optim: %s takes no momentum (%g is set): use %s, %s or %s", c.Name, c.Momentum, Momentum, Nesterov, DANA)
@@ -190,7 +205,7 @@ func (c Config) Shared() Config {
 // that the optimizer does not use do not count.
 func (c Config) Memory() float64 {
 	switch c = c.WithDefaults(); c.Name {
-	case Momentum, Nesterov:
+	case Momentum, Nesterov, Muon:
 		return c.Momentum
 	case Adam, AdamW:
 		return c.Beta1
@@ -207,7 +222,7 @@ func (c Config) Velocities() float64 {
 }
 
 // Adaptive says that the length of a step does not follow that of the gradients.
-func (c Config) Adaptive() bool { return c.Name == Adam || c.Name == AdamW }
+func (c Config) Adaptive() bool { return c.Name == Adam || c.Name == AdamW || c.Name == Muon }
 
 // Slot is a vector of state beside the parameters, one element for each. The
 // names are PyTorch's: momentum_buffer; exp_avg and exp_avg_sq.
@@ -234,6 +249,9 @@ func New(c Config, n int) (*Optimizer, error) {
 		return nil, fmt.Errorf("optim: %d parameters", n)
 	}
 	o := &Optimizer{c: c.WithDefaults(), n: n}
+	if err := c.Fits(n); err != nil {
+		return nil, err
+	}
 	for _, name := range c.SlotNames() {
 		o.slots = append(o.slots, Slot{Name: name, Data: make([]float32, n)})
 	}
@@ -246,7 +264,7 @@ func (c Config) SlotNames() []string {
 	switch c.Name {
 	case Momentum, Nesterov:
 		return []string{"momentum_buffer"}
-	case Adam, AdamW:
+	case Adam, AdamW, Muon:
 		return []string{"exp_avg", "exp_avg_sq"}
 	}
 	return nil
@@ -263,6 +281,12 @@ func (o *Optimizer) Step(params, grad []float32, lr float64) {
 		panic(fmt.Sprintf("optim: step on %d parameters with an optimiser for %d", len(params), o.n))
 	}
 	o.Begin()
+	if o.c.Name == Muon {
+		for i := range o.Parts() {
+			o.StepPart(i, params, grad, lr, 1)
+		}
+		return
+	}
 	o.StepRange(params, grad, 0, lr)
 }
 
@@ -272,26 +296,34 @@ func (o *Optimizer) Strides() bool { return o.c.Strides() }
 // Len is the number of parameters that it is for.
 func (o *Optimizer) Len() int { return o.n }
 
-// Begin opens a step that is made in parts, by [Optimizer.StepRange].
+// Begin opens a step that is made in parts, by [Optimizer.StepRange] or [Optimizer.StepPart].
 func (o *Optimizer) Begin() { o.steps++ }
 
 // StepRange is the part of a step, after Begin, for the elements of params and grad; the first of
 // them is number from of the whole. Every element must be in one part; parts that do not overlap may
-// be stepped by several goroutines at once. The bits do not depend on how a step is cut.
+// be stepped by several goroutines at once. The bits do not depend on how a step is cut. If Whole, it panics.
 func (o *Optimizer) StepRange(params, grad []float32, from int, lr float64) {
+	if o.Whole() {
+		panic("optim: a step of " + o.c.Name + " on a range of elements")
+	}
+	o.stepRange(params, grad, from, lr, 1)
+}
+
+// stepRange is StepRange in an update of a share of a round. lr has that factor already.
+func (o *Optimizer) stepRange(params, grad []float32, from int, lr, share float64) {
 	to := from + len(params)
 	if len(grad) != len(params) || from < 0 || to > o.n {
 		panic(fmt.Sprintf("optim: step on elements %d..%d with %d of the gradient and an optimiser for %d", from, to, len(grad), o.n))
 	}
 	c := &o.c
 	if len(c.Groups) == 0 {
-		o.stepPart(params, grad, from, lr, c.WeightDecay)
+		o.stepPart(params, grad, from, lr, c.WeightDecay, share)
 		return
 	}
 	at := from
 	part := func(end int, factor, decay float64) {
 		if end = min(end, to); at < end {
-			o.stepPart(params[at-from:end-from], grad[at-from:end-from], at, lr*factor, decay)
+			o.stepPart(params[at-from:end-from], grad[at-from:end-from], at, lr*factor, decay, share)
 			at = end
 		}
 	}
@@ -304,8 +336,8 @@ func (o *Optimizer) StepRange(params, grad []float32, from int, lr float64) {
 	part(to, 1, c.WeightDecay)
 }
 
-// stepPart is StepRange for parameters that have the same settings.
-func (o *Optimizer) stepPart(params, grad []float32, from int, lr, decay float64) {
+// stepPart is stepRange for parameters that have the same settings.
+func (o *Optimizer) stepPart(params, grad []float32, from int, lr, decay, share float64) {
 	c, to := &o.c, from+len(params)
 	switch c.Name {
 	case SGD:
@@ -314,11 +346,17 @@ func (o *Optimizer) stepPart(params, grad []float32, from int, lr, decay float64
 		kernel.SGD(params, grad, float32(lr), 0)
 	case Momentum, Nesterov:
 		kernel.Momentum(params, grad, o.slots[0].Data[from:to], float32(lr), float32(c.Momentum), 0, float32(decay), c.Name == Nesterov)
-	case Adam, AdamW:
-		kernel.Adam(params, grad, o.slots[0].Data[from:to], o.slots[1].Data[from:to], kernel.AdamStep{
+	case Adam, AdamW, Muon:
+		m, v := o.slots[0].Data[from:to], o.slots[1].Data[from:to]
+		step := kernel.AdamStep{
 			LR: float32(lr), Beta1: float32(c.Beta1), Beta2: float32(c.Beta2), Eps: float32(c.Epsilon),
-			Decay: float32(decay), Decoupled: c.Name == AdamW, Step: o.steps,
-		})
+			Decay: float32(decay), Decoupled: c.Name != Adam, Step: o.steps,
+		}
+		if share < 1 {
+			kernel.AdamPart(params, grad, m, v, step, float32(share))
+		} else {
+			kernel.Adam(params, grad, m, v, step)
+		}
 	}
 }
 
@@ -326,11 +364,17 @@ func (o *Optimizer) stepPart(params, grad []float32, from int, lr, decay float64
 // it requires steps proportional to gradients, with the same factor for all parameters, as in the
 // SGD family.
 func (c Config) Strides() bool {
-	return c.Name != Adam && c.Name != AdamW && c.Name != Own && len(c.Groups) == 0
+	return !c.Adaptive() && c.Name != Own && len(c.Groups) == 0
 }
 
-// Gain is by how much a step becomes longer because gradients are remembered: 1/(1 − μ), and 1 without momentum.
-func (c Config) Gain() float64 { return 1 / (1 - c.WithDefaults().Momentum) }
+// Gain is by how much a step becomes longer because gradients are remembered: 1/(1 − μ), and 1 without momentum, or if
+// steps have a length of their own.
+func (c Config) Gain() float64 {
+	if c.Adaptive() {
+		return 1
+	}
+	return 1 / (1 - c.WithDefaults().Momentum)
+}
 
 // Unit is by what workers divide the distance that they have moved by local steps before an outer step, so that it
 // is as long as a gradient: the learning rate without its schedule, times Gain.

@@ -51,7 +51,7 @@ func NewCalm(job *settings.Job) (*Calm, error) {
 	if err != nil {
 		return nil, job.Invalid("model", err)
 	}
-	opt, err := optim.New(cfg, len(model.Params()))
+	opt, err := optim.New(process.Shaped(cfg, model.Layout()), len(model.Params()))
 	if err != nil {
 		model.Close()
 		return nil, job.Invalid("optimizer", err)

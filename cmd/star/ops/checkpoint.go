@@ -177,7 +177,7 @@ func checkpointConvert() *cobra.Command {
 	settings.Var(&c.set, &c.model, "model", "", "into a checkpoint, without --like: the model, as of star run")
 	settings.Var(&c.set, &c.dataset, "dataset", defaults.Dataset, "with --model: the data set it is for, as of star run")
 	settings.Var(&c.set, &c.seed, "seed", defaults.Seed, "with --model: seed of the job that will go on with it")
-	settings.Var(&c.set, &c.optimizer, "optimizer", defaults.Optimizer, "with --model: the job's update rule", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
+	settings.Var(&c.set, &c.optimizer, "optimizer", defaults.Optimizer, "with --model: the job's update rule", "sgd", "momentum", "nesterov", "dana", "adam", "adamw", "muon")
 	settings.Var(&c.set, &c.job, "job", defaults.Job, "with --model: name of the job")
 	settings.Var(&c.set, &c.asJSON, "json", false, "the result as JSON on standard output")
 	cmd := &cobra.Command{
@@ -305,7 +305,7 @@ func (c *converting) blank() (m checkpoint.Manifest, slots []string, err error) 
 	if c.optimizer == optim.Momentum || c.optimizer == optim.Nesterov {
 		rule.Momentum = 0.9 // any: it decides which slots there are
 	}
-	o, err := optim.New(rule, 1)
+	o, err := optim.New(rule.Shaped([]optim.Tensor{{Shape: []int{1}}}), 1)
 	if err != nil {
 		return m, nil, c.set.Invalid("optimizer", err)
 	}

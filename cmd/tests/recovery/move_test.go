@@ -26,6 +26,7 @@ func TestShardsMove(t *testing.T) {
 		bits bool
 	}{
 		{"ssgd", []string{"--optimizer", "adam", "--clip", "0.5"}, true},
+		{"ssgd queue=2", []string{"--optimizer", "muon"}, false},
 		{"ssgd tree=0(1),2", []string{"--optimizer", "dana"}, true},
 		{"x=2", []string{"--checkpoint-every", "1s"}, false},
 		{"asgd", []string{"--compress", "int8"}, false},

@@ -71,7 +71,7 @@ func TestBuckets(t *testing.T) {
 func TestAllReduceResumes(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()
-	for _, optimizer := range []string{"adam", "dana"} {
+	for _, optimizer := range []string{"adam", "dana", "muon"} {
 		resumes(t, optimizer)
 	}
 }

@@ -63,11 +63,30 @@ func TestShardsChangeNoBit(t *testing.T) {
 	}
 }
 
+// Nor do three servers with cuts between tensors in place of one, where the optimiser needs whole tensors.
+func TestMuonOnServers(t *testing.T) {
+	jobtest.AboutNumbers(t)
+	t.Parallel()
+	args := []string{"--model", "lenet:width=0.5", "--workers", "2", "--batch", "8", "--steps", "10", "--optimizer", "muon", "--lr", "0.004", "--weight-decay", "0.01"}
+	one, _ := jobtest.Run(t, append(args, "--shards", "1")...)
+	for _, more := range [][]string{{"--shards", "3"}, {"--shards", "7"}, {"--replicas", "2"}} {
+		many, _ := jobtest.Run(t, append(args, more...)...)
+		jobtest.SameBits(t, fmt.Sprint(more), jobtest.Parameters(t, one), jobtest.Parameters(t, many))
+	}
+	ring, _ := jobtest.Run(t, append(args, "--arch", "allreduce")...)
+	jobtest.Near(t, "in a ring", jobtest.Parameters(t, one), jobtest.Parameters(t, ring))
+	for _, mode := range []string{"asgd", "ssgd local=2 outer=nesterov"} {
+		if r, _ := jobtest.Run(t, append(args, "--mode", mode)...); !(r.TrainLoss < one.TrainLoss*4) {
+			t.Errorf("%s: loss %v, in ssgd %v", mode, r.TrainLoss, one.TrainLoss)
+		}
+	}
+}
+
 // A job that resumes goes on as if it had not stopped.
 func TestResume(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()
-	for _, optimizer := range []string{"adam", "dana"} {
+	for _, optimizer := range []string{"adam", "dana", "muon"} {
 		args := []string{"--model", "mlp", "--workers", "2", "--batch", "16", "--optimizer", optimizer, "--lr", "0.001"}
 		whole, _ := jobtest.Run(t, append(args, "--steps", "20")...)
 		half, dir := jobtest.Run(t, append(args, "--steps", "10", "--shards", "3")...)
