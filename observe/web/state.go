@@ -173,7 +173,12 @@ func (s *State) Line(l runlog.Line) error {
 		s.record(l.T, &e.Record)
 	case runlog.Fire:
 		if e.Samples > s.samples {
-			s.rate.add(l.T, 0, float64(e.Samples-s.samples))
+			// over the time since the update before: stretches may be shorter than a step
+			if n, from := float64(e.Samples-s.samples), max(s.counted.last, s.began); l.T > from {
+				s.rate.spread(from, l.T, 0, n/(l.T-from).Seconds())
+			} else {
+				s.rate.add(l.T, 0, n)
+			}
 		}
 		s.samples, s.updates = e.Samples, e.Version-s.train.Version
 		s.counted.fire(l.T, e)

@@ -71,6 +71,23 @@ func TestView(t *testing.T) {
 	}
 }
 
+// A stretch of the chart without an update is not one without samples, where a step takes longer.
+func TestRateOfLongSteps(t *testing.T) {
+	s := script(t, runlog.Train{Workers: 1, Plan: "ssgd"})
+	for n := range int64(50) {
+		e := runlog.Fire{Seq: n + 1, Version: n + 1, Workers: []star.Worker{0}, Staleness: []int64{0}, Samples: 32 * (n + 1)}
+		if err := s.Line(runlog.Line{T: time.Second + time.Duration(n+1)*120*time.Millisecond, Entry: e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rate := s.View().Series.Rate
+	for i, r := range rate[:len(rate)-1] {
+		if want := 32 / 0.12; !(float64(r) > 0.99*want && float64(r) < 1.01*want) {
+			t.Errorf("%g samples/s in stretch %d, want %g", float64(r), i, want)
+		}
+	}
+}
+
 // script is a log by hand, a second between lines.
 func script(t *testing.T, entries ...runlog.Entry) *State {
 	t.Helper()
