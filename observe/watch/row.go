@@ -77,7 +77,9 @@ type Row struct {
 }
 
 // sharded reports for a hello that each rank has only a part of the parameters.
-func (r *Row) sharded() bool { return strings.HasPrefix(r.How, "FSDP") }
+func (r *Row) sharded() bool {
+	return strings.HasPrefix(r.How, "FSDP") || strings.HasPrefix(r.How, "DeepSpeed ZeRO")
+}
 
 // staged reports for a hello that each rank has another part of the model.
 func (r *Row) staged() bool { return strings.HasPrefix(r.How, "pipeline") }

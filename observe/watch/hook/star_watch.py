@@ -582,19 +582,7 @@ def _patch(torch):
         if "step" not in cls.__dict__:
             return
 
-        def step(own, args, kwargs):
-            r = _rank
-            if r is not None:
-                r.depth += 1
-            try:
-                return own(*args, **kwargs)
-            finally:
-                if r is not None:
-                    r.depth -= 1
-                    if r.depth == 0:
-                        _stepped(args[0])
-
-        _wrap(cls, "step", step)
+        _wrap(cls, "step", lambda own, args, kwargs: _one_step(own, args, kwargs, lambda optimizer: optimizer))
 
     def made(own, args, kwargs):
         out = own(*args, **kwargs)
@@ -646,6 +634,20 @@ def _patch(torch):
     _wrap(torch.distributed, "init_process_group", _started)
     _wrap(torch.distributed, "new_group", lambda own, args, kwargs: _together(own, args, kwargs, lambda r: _in_group(r, None, "new_group", ""), False))
     _wrap(torch.distributed.Work, "wait", _waited)
+
+
+def _one_step(own, args, kwargs, optimizer):
+    """The step of an optimizer, and of others that it calls."""
+    r = _rank
+    if r is not None:
+        r.depth += 1
+    try:
+        return own(*args, **kwargs)
+    finally:
+        if r is not None:
+            r.depth -= 1
+            if r.depth == 0:
+                _stepped(optimizer(args[0]))
 
 
 def _in_group(r, pg, kind, detail):
@@ -718,7 +720,7 @@ def _transfer(dist, name, end):
             entered.append((seq, text))
             return r.calls.opened(seq, text)
 
-        with _Collective(open, False):
+        with _Collective(open):
             out = own(*args, **kwargs)
         _remember(r, out, entered)
         return out
@@ -829,8 +831,37 @@ def _see_input(r, module):
         r.input = module.register_forward_pre_hook(_forward, with_kwargs=True)
 
 
+def _patch_deepspeed(engine):
+    """DeepSpeed exchanges by collectives and transfers that Python calls. A step of its engine calls several of optimizers."""
+
+    def built(own, args, kwargs):
+        out = own(*args, **kwargs)
+        _adopt_deepspeed(args[0])
+        return out
+
+    def forward(own, args, kwargs):
+        _forward(args[0], args[1:], kwargs)
+        return own(*args, **kwargs)
+
+    def step(own, args, kwargs):
+        return _one_step(own, args, kwargs, lambda engine: getattr(engine, "basic_optimizer", None) or engine.optimizer)
+
+    _wrap(engine.DeepSpeedEngine, "__init__", built)
+    _wrap(engine.DeepSpeedEngine, "forward", forward)
+    _wrap(engine.DeepSpeedEngine, "_take_model_step", step)
+
+
+@_guard
+def _adopt_deepspeed(r, engine):
+    stage = engine.zero_optimization_stage()
+    how = "pipeline of DeepSpeed" if getattr(engine.module, "num_stages", 1) > 1 else "DeepSpeed ZeRO-%d" % stage if stage else "DeepSpeed"
+    r.params = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters())
+    r.adopt(engine.module, how + " over " + str(sys.modules["torch"].distributed.get_backend()), True)
+
+
 _PATCHES = {"torch": _patch, "torch.distributed.fsdp": _patch_fsdp, "torch.distributed._composable.fsdp": _patch_fsdp,
-            "torch.distributed._functional_collectives": _patch_functional, "torch.distributed.pipelining.stage": _patch_pipeline}
+            "torch.distributed._functional_collectives": _patch_functional, "torch.distributed.pipelining.stage": _patch_pipeline,
+            "deepspeed.runtime.engine": _patch_deepspeed}
 
 
 class _Finder:
