@@ -379,7 +379,7 @@ func (s *Sweep) ask(ctx context.Context, h *swept, o order, most time.Duration) 
 
 func (s *Sweep) run(ctx context.Context, token string) *SweepReport {
 	s.started = time.Now()
-	s.report.Findings = slices.Concat([]Finding{}, s.report.Findings) // JSON has a list in any case
+	s.report.Findings = append([]Finding{}, s.report.Findings...) // JSON has a list in any case
 	s.values, s.links = map[string][][]float64{}, map[[2]int]link{}
 	defer func() {
 		for _, h := range s.hosts {

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -42,6 +43,14 @@ func agents(t *testing.T, prefix ...[]string) (hosts []Start) {
 		hosts = append(hosts, Start{Name: string(rune('a' + i)), Address: "127.0.0.1", Command: append(p, exe)})
 	}
 	return hosts
+}
+
+// A report without findings has an empty list.
+func TestSweepFindsNothing(t *testing.T) {
+	text, err := json.Marshal((&Sweep{}).RunHosts(t.Context(), nil, "secret"))
+	if err != nil || !strings.Contains(string(text), `"findings":[]`) {
+		t.Errorf("%s, %v", text, err)
+	}
 }
 
 // Hosts are started, one that does not start and one that is silent are named, and so is one that was much better

@@ -61,7 +61,9 @@ type Follower struct {
 	rows     []Row
 	seen     int64 // rows of this log so far
 	at       position
-	last     time.Duration // At of the newest row
+	here     place // of the line that is processed
+	read     place // of the last line that this or an earlier process has read
+	fresh    bool  // here is beyond read
 	thinned  bool
 	position *os.File
 	givenUp  bool  // rows are counted only
@@ -72,11 +74,17 @@ type Follower struct {
 
 // position is what was delivered of a log.
 type position struct {
-	Run      string  `json:"run"`
-	Rows     int64   `json:"rows"` // that need not be sent again, with those that were rejected
-	At       float64 `json:"at"`   // seconds, of the last of them
-	Rejected int64   `json:"rejected"`
-	Over     bool    `json:"over"` // the sink knows that the job has ended
+	Run      string `json:"run"`
+	Rows     int64  `json:"rows"`  // that need not be sent again, with those that were rejected
+	Lines    place  `json:"lines"` // that made them
+	Rejected int64  `json:"rejected"`
+	Over     bool   `json:"over"` // the sink knows that the job has ended
+}
+
+// place is where a line is in a log: --log-max changes numbers of lines, but not these.
+type place struct {
+	Droppable int64 `json:"droppable"` // lines that --log-max may replace by a gap, so far, with those that it has
+	Kept      int64 `json:"kept"`      // other lines so far, without gaps
 }
 
 // Outcome is what a Follower has done.
@@ -199,6 +207,7 @@ func (f *Follower) begin(s runlog.Start, o *Outcome) {
 	} else {
 		f.at = position{Run: f.run}
 	}
+	f.read = f.at.Lines
 }
 
 // one sends one log. another: a new job has written a log of this name since.
@@ -213,6 +222,9 @@ func (f *Follower) one(ctx context.Context, o *Outcome) (another bool, err error
 		err := f.tail.Next(func(l runlog.Line) error { return f.line(ctx, l, o) })
 		var thin *parts.ThinnedError
 		if errors.As(err, &thin) { // this process was too far behind
+			if err := f.flush(ctx, o); err != nil {
+				return false, err
+			}
 			f.log.Close()
 			if err := f.open(); err != nil {
 				return false, err
@@ -288,22 +300,30 @@ func (f *Follower) open() error {
 	}
 	f.log, f.tail, f.scalars, f.state, f.thinned = in, runlog.NewTail(r, f.Path), export.NewScalars(scalarsEvery), web.NewState(), in.Thinned()
 	f.state.Tell = func(e web.Event) { f.row(e.At, Row{Event: &e}) }
-	f.rows, f.seen, f.over, f.last = nil, 0, false, 0
+	f.rows, f.seen, f.over, f.here = nil, 0, false, place{}
 	return nil
 }
 
 // line processes the next line of the log.
 func (f *Follower) line(ctx context.Context, l runlog.Line, o *Outcome) error {
 	switch e := l.Entry.(type) {
+	case runlog.Record, runlog.Fire, runlog.Noise:
+		f.here.Droppable++
+	case runlog.Gap:
+		n := e.Records + e.Fires + e.Noises
+		f.here.Droppable += n
+		o.Lines += min(max(f.here.Droppable-f.read.Droppable, 0), n) // a part of them may have been read before
 	case runlog.Start:
+		f.here.Kept++
 		f.begin(e, o)
 	case runlog.Summary:
+		f.here.Kept++
 		f.over = true
-	case runlog.Gap:
-		if l.T.Seconds() > f.at.At {
-			o.Lines += e.Records + e.Fires + e.Noises
-		}
+	default:
+		f.here.Kept++
 	}
+	f.fresh = f.here.Droppable > f.read.Droppable || f.here.Kept > f.read.Kept
+	f.read.Droppable, f.read.Kept = max(f.read.Droppable, f.here.Droppable), max(f.read.Kept, f.here.Kept)
 	if err := f.state.Line(l); err != nil {
 		return err
 	}
@@ -320,10 +340,10 @@ func (f *Follower) row(at time.Duration, r Row) {
 		return
 	}
 	f.seen++
-	if f.seen <= f.at.Rows && !f.thinned || f.thinned && at.Seconds() <= f.at.At {
+	if f.thinned && !f.fresh || !f.thinned && f.seen <= f.at.Rows {
 		return
 	}
-	r.Time, f.last = f.start.Time.Add(at), at
+	r.Time = f.start.Time.Add(at)
 	f.rows = append(f.rows, r)
 }
 
@@ -338,6 +358,9 @@ func (f *Follower) flush(ctx context.Context, o *Outcome) error {
 		n := 1
 		for n < len(rows) && n < mostRows && (rows[n].Scalar == nil) == (rows[0].Scalar == nil) {
 			n++
+		}
+		if n == len(rows) {
+			f.at.Lines = f.read // deliver keeps it
 		}
 		if f.givenUp {
 			f.unsent += int64(n)
@@ -376,7 +399,6 @@ func (f *Follower) deliver(ctx context.Context, rows []Row, over bool, o *Outcom
 			}
 			o.Sent += int64(len(rows))
 			f.at.Rows += int64(len(rows))
-			f.at.At = rows[len(rows)-1].Time.Sub(f.start.Time).Seconds()
 			return f.keep()
 		}
 		if down.IsZero() {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +20,7 @@ import (
 
 	"star/internal/exitcode"
 	"star/job"
+	"star/runlog/parts"
 )
 
 // patient ends every wait of a test.
@@ -29,7 +31,8 @@ type journal struct {
 	t    *testing.T
 	path string
 	n    int
-	late float64 // seconds more that worker 1 loads
+	late float64   // seconds more that worker 1 loads
+	out  io.Writer // nil: the file at path
 }
 
 func newJournal(t *testing.T) *journal {
@@ -46,6 +49,12 @@ func (j *journal) begin(at string) {
 
 func (j *journal) write(line string) {
 	j.t.Helper()
+	if j.out != nil {
+		if _, err := io.WriteString(j.out, line+"\n"); err != nil {
+			j.t.Fatal(err)
+		}
+		return
+	}
 	f, err := os.OpenFile(j.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err == nil {
 		_, err = f.WriteString(line + "\n")
@@ -62,7 +71,8 @@ func (j *journal) steps(n int) {
 	var b strings.Builder
 	for range n {
 		for w := range 2 {
-			fmt.Fprintf(&b, `{"type":"record","t":%d,"worker":%d,"step":%d,"basis":%d,"at":%d,"load":%g,"compute":0.2,"push":0.1,"wait":0,"pull":0,"transit":0,"samples":5,"loss":0.5,"norm2":1,"cpu":1,"net_in":1,"net_out":1}`+"\n", j.n+1, w, j.n, j.n, j.n+1, 0.1+float64(w)*j.late)
+			fmt.Fprintf(&b, `{"type":"record","t":%d,"worker":%d,"step":%d,"basis":%d,"at":%d,"load":%g,"compute":0.2,"push":0.1,"wait":0,"pull":0,"transit":0,"samples":5,"loss":0.5,"norm2":%g,"cpu":1,"net_in":%g,"net_out":%g}`+"\n", j.n+1, w, j.n, j.n, j.n+1, 0.1+float64(w)*j.late,
+				rand.Float64(), rand.Float64(), rand.Float64()) // so that it does not compress well
 		}
 		fmt.Fprintf(&b, `{"type":"fire","t":%d,"seq":%d,"version":%d,"workers":[0,1],"staleness":[0,0],"samples":%d}`+"\n", j.n+1, j.n+1, j.n+1, 10*(j.n+1))
 		j.n++
@@ -246,6 +256,91 @@ func TestFollowsWhileTheServerFails(t *testing.T) {
 			j.end()
 			if o, want := <-done, rowsOf(25)+2; o != (Outcome{Sent: want}) || s.taken() != want {
 				t.Errorf("%+v, %d taken, want %d", o, s.taken(), want)
+			}
+		})
+	}
+}
+
+// Each line of a log that --log-max cuts is sent once, or counted: while the sink does not answer, or while no process
+// follows.
+func TestLogMax(t *testing.T) {
+	t.Parallel()
+	for _, stops := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stops=%v", stops), func(t *testing.T) {
+			t.Parallel()
+			j, c := &journal{t: t, path: filepath.Join(t.TempDir(), "run.jsonl")}, newCollector(t)
+			file, err := os.Create(j.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := parts.NewRotating(file, j.path, parts.LeastMax)
+			j.out = w
+			j.begin("2026-01-02T03:04:05Z")
+			j.steps(100) // less than a part: the first gap has lines that were sent
+			follow := func() (stop context.CancelFunc, wait func() Outcome) {
+				ctx, cancel := context.WithTimeout(t.Context(), patient)
+				done := make(chan Outcome, 1)
+				go func() {
+					o, err := follower(j, "otlp="+c.URL, true).Run(ctx)
+					if err != nil {
+						t.Error(err)
+					}
+					done <- o
+				}()
+				return cancel, func() Outcome { return <-done }
+			}
+			stop, wait := follow()
+			until(t, "rows", func() bool { return c.taken() == rowsOf(100)+1 })
+			var before Outcome
+			asked, release := make(chan bool, 1), make(chan bool)
+			answer := sync.OnceFunc(func() { close(release) })
+			defer answer()
+			if stops {
+				stop()
+				before = wait()
+			} else {
+				c.answer(func(http.ResponseWriter, *http.Request) bool {
+					select {
+					case asked <- true:
+					default:
+					}
+					<-release
+					return false
+				})
+				j.steps(1)
+				<-asked
+			}
+			for thinned := false; !thinned; {
+				if j.steps(100); j.n > 200000 {
+					t.Fatal("no part was thinned")
+				}
+				time.Sleep(5 * time.Millisecond)                       // while a part is compressed, the next one grows
+				names, _ := filepath.Glob(j.path + ".*-00000[3-9].gz") // also parts that no process has open
+				thinned = len(names) > 0
+			}
+			if c.answer(nil); stops {
+				stop, wait = follow()
+			}
+			defer stop()
+			answer()
+			j.slow()
+			j.steps(50)
+			j.end()
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			o := wait()
+			if n := int64(c.points["star.worker.compute"] + c.points["star.job.staleness"]); n+o.Lines != int64(3*j.n) || o.Lines == 0 {
+				t.Errorf("%d lines were taken, %d are counted as lost, of %d", n, o.Lines, 3*j.n)
+			}
+			if o.Sent+o.Before != c.taken() || o.Before != before.Sent || o.Rejected+o.Unsent != 0 {
+				t.Errorf("%+v, %d taken", o, c.taken())
+			}
+			if n := strings.Count(strings.Join(c.logs, "\n"), "x slow since"); n != 1 {
+				t.Errorf("%d times: %q", n, c.logs)
+			}
+			if again, err := run(t, follower(j, "otlp="+c.URL, true)); err != nil || again != (Outcome{Before: c.taken()}) {
+				t.Errorf("%+v, %v", again, err)
 			}
 		})
 	}

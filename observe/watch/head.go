@@ -52,7 +52,8 @@ type Head struct {
 	began   time.Duration                  // the first update
 	ended   bool
 	hangs   hangs
-	stages  *stages        // of a pipeline; else nil
+	stages  *stages // of a pipeline; else nil
+	crowd   *crowd
 	lines   map[int]string // where a rank is outside of collectives in most looks, as its rows say
 }
 
@@ -213,7 +214,7 @@ func (h *Head) complete(of []*came) {
 		records[c.Rank] = c.judged(rec)
 		h.comparePace(&rec)
 	}
-	if judged := h.stages.take(records); judged != nil {
+	if judged := h.stages.take(h.crowd.take(of, records, h.say)); judged != nil {
 		for _, c := range order {
 			events = append(events, h.detector.Observe(judged[c.Rank])...)
 		}
@@ -274,6 +275,7 @@ func (h *Head) begin(of []*came) {
 	// cannot fail: there is a rank
 	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Stops: true})
 	h.beginPace()
+	h.crowd = newCrowd(h.ranks)
 	h.history = history{n: len(of), batch: batch, momentum: first.Momentum, sharded: first.sharded() || first.staged()}
 	if first.staged() {
 		h.stages = new(stages)

@@ -154,6 +154,64 @@ func TestStages(t *testing.T) {
 	j.says("200 steps in", "slower than in its first steps was rank 1")
 }
 
+// Where every rank of a host waits for a processor, one that waits longer is not slow; one that has more work is, and
+// so is one that is kept from the processors alone.
+func TestFullHost(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		queue [3]float64 // s, of a step in which each rank computes for 20 ms
+		more  float64    // s, that rank 1 sleeps longer
+		host1 string     // of rank 1; empty: that of the others
+		slow  bool
+	}{
+		{"one waits longer", [3]float64{0.010, 0.024, 0.012}, 0, "", false},
+		{"one waits longer and sleeps", [3]float64{0.010, 0.024, 0.012}, 0.040, "", true},
+		{"one waits less and sleeps", [3]float64{0.024, 0.010, 0.020}, 0.040, "", true},
+		{"one waits much longer than the others", [3]float64{0.010, 0.060, 0.012}, 0, "", true},
+		{"only one waits", [3]float64{0, 0.024, 0}, 0, "", true},
+		{"one waits on a host of its own", [3]float64{0.010, 0.024, 0.012}, 0, "node-b", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := newJob(t, 0)
+			host := []string{"node-a", "node-a", "node-a"}
+			if c.host1 != "" {
+				host[1] = c.host1
+			}
+			for r := range 3 {
+				j.head.Take(Row{Kind: "hello", Rank: r, World: 3, PID: j.pid + r, Host: host[r], How: "DDP over gloo", Script: "train.py", Optimizer: "SGD"}, 0)
+			}
+			for n := range int64(400) {
+				var rows [3]Row
+				took := 0.0
+				for r := range rows {
+					queue := c.queue[r] * (0.5 + j.rng.Float64())
+					own := 0.022 + queue
+					if r == 1 && n >= 100 {
+						own += c.more
+					}
+					rows[r] = Row{Kind: "step", Rank: r, PID: j.pid + r, Host: host[r], Step: n, Took: own, CPU: 0.020, Queue: queue, Samples: 32,
+						Telemetry: map[string]float64{"run_delay": queue / 0.05}}
+					took = max(took, own)
+				}
+				took += 0.003
+				j.now += seconds(took)
+				for r, row := range rows {
+					row.Wait, row.Took = took-row.Took, took
+					j.head.Take(row, j.now+time.Duration(r)*time.Microsecond)
+				}
+			}
+			if c.slow {
+				j.says("rank 1 on", "slow since step")
+			} else {
+				j.saysNot("slow since")
+				j.says("each rank on node-a waits for a processor", "for each second that it computes")
+			}
+			j.saysNot("rank 0 on")
+			j.saysNot("rank 2 on")
+		})
+	}
+}
+
 // A rank that loads slowly is named, with what it costs, and its end is.
 func TestSlowRankIsNamed(t *testing.T) {
 	j := newJob(t, 4)

@@ -51,6 +51,7 @@ type Row struct {
 	// from the beginning of a step before to its last local gradient, by the GPU's clock
 	GPU     float64 `json:"gpu,omitempty"`
 	CPU     float64 `json:"cpu,omitempty"`     // processor time, without that in collectives
+	Queue   float64 `json:"queue,omitempty"`   // how long its thread waited for a processor, likewise
 	Samples int     `json:"samples,omitempty"` // of this rank
 	Dropped int64   `json:"dropped,omitempty"` // rows that could not be sent so far
 
@@ -76,7 +77,9 @@ type Row struct {
 }
 
 // sharded reports for a hello that each rank has only a part of the parameters.
-func (r *Row) sharded() bool { return strings.HasPrefix(r.How, "FSDP") }
+func (r *Row) sharded() bool {
+	return strings.HasPrefix(r.How, "FSDP") || strings.HasPrefix(r.How, "DeepSpeed ZeRO")
+}
 
 // staged reports for a hello that each rank has another part of the model.
 func (r *Row) staged() bool { return strings.HasPrefix(r.How, "pipeline") }
@@ -96,7 +99,7 @@ func ParseRow(b []byte) (r Row, err error) {
 	if r.V != Version {
 		return r, fmt.Errorf("version %d of rows, this program has %d: the hook and star are of one version where star watch starts the program", r.V, Version)
 	}
-	for _, f := range []float64{r.Took, r.Load, r.Wait, r.Send, r.GPU, r.CPU} {
+	for _, f := range []float64{r.Took, r.Load, r.Wait, r.Send, r.GPU, r.CPU, r.Queue} {
 		if !(f >= 0 && f < 1e6) {
 			return r, fmt.Errorf("a time of %v s", f)
 		}

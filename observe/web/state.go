@@ -50,6 +50,7 @@ type State struct {
 	spent     series // of each worker two columns: its own time, its waits for others
 	wrong     string // why the log cannot be read any further
 	missing   runlog.Missing
+	hang      string // which ranks wait for which, while the job hangs
 	counted   counted
 }
 
@@ -173,7 +174,12 @@ func (s *State) Line(l runlog.Line) error {
 		s.record(l.T, &e.Record)
 	case runlog.Fire:
 		if e.Samples > s.samples {
-			s.rate.add(l.T, 0, float64(e.Samples-s.samples))
+			// over the time since the update before: stretches may be shorter than a step
+			if n, from := float64(e.Samples-s.samples), max(s.counted.last, s.began); l.T > from {
+				s.rate.spread(from, l.T, 0, n/(l.T-from).Seconds())
+			} else {
+				s.rate.add(l.T, 0, n)
+			}
 		}
 		s.samples, s.updates = e.Samples, e.Version-s.train.Version
 		s.counted.fire(l.T, e)
@@ -227,10 +233,12 @@ func (s *State) Line(l runlog.Line) error {
 		}
 	case runlog.Hang:
 		if e.Event == "over" {
+			s.hang = ""
 			clear(s.counted.missing)
 			s.happen(l.T, "hang", Info, "the job continued after %.0f s: the hang is over", (l.T - e.Since.Duration()).Seconds())
 			break
 		}
+		s.hang = e.Text
 		s.counted.hangs++
 		for i, w := range e.Missing {
 			why := "unknown"
@@ -502,6 +510,10 @@ func (s *State) headline() (text string, bad bool) {
 		return "The job failed: " + s.end.Error, true
 	case s.train == nil:
 		return "The training has not begun: waiting for workers and servers.", false
+	case s.hang != "" && s.end == nil:
+		return "The job hangs: " + s.hang + ".", true
+	case s.hang != "":
+		return "The job ended in a hang: " + s.hang + ".", true
 	}
 	var worst *episode
 	for _, i := range s.open {

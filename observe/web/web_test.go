@@ -71,6 +71,23 @@ func TestView(t *testing.T) {
 	}
 }
 
+// A stretch of the chart without an update is not one without samples, where a step takes longer.
+func TestRateOfLongSteps(t *testing.T) {
+	s := script(t, runlog.Train{Workers: 1, Plan: "ssgd"})
+	for n := range int64(50) {
+		e := runlog.Fire{Seq: n + 1, Version: n + 1, Workers: []star.Worker{0}, Staleness: []int64{0}, Samples: 32 * (n + 1)}
+		if err := s.Line(runlog.Line{T: time.Second + time.Duration(n+1)*120*time.Millisecond, Entry: e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rate := s.View().Series.Rate
+	for i, r := range rate[:len(rate)-1] {
+		if want := 32 / 0.12; !(float64(r) > 0.99*want && float64(r) < 1.01*want) {
+			t.Errorf("%g samples/s in stretch %d, want %g", float64(r), i, want)
+		}
+	}
+}
+
 // script is a log by hand, a second between lines.
 func script(t *testing.T, entries ...runlog.Entry) *State {
 	t.Helper()
@@ -103,6 +120,7 @@ func TestHeadline(t *testing.T) {
 		return runlog.Record{Record: star.Record{Worker: w, Step: step, Compute: compute, Wait: wait, Samples: 1}}
 	}
 	slow := runlog.Verdict{Worker: 2, Event: "slow", Step: 9, Since: 7, Slowdown: 3, Cause: "compute", Evidence: []runlog.Evidence{{Text: "compute 30 ms"}}}
+	hang := runlog.Hang{Event: "begun", Missing: []star.Worker{2}, Text: "2 of 3 ranks wait in barrier #1; rank 2 is in train.py:1"}
 	together := runlog.Slowdown{Event: "slow", Since: 1, Workers: 3, Hosts: []string{"a", "b"}, Slowdown: 2, Part: "load", Cause: "data", Evidence: []runlog.Evidence{{Text: "slow data"}}}
 	for _, c := range []struct {
 		name string
@@ -120,6 +138,9 @@ func TestHeadline(t *testing.T) {
 		{"together, and one more", []runlog.Entry{train, together, slow}, "Worker 2 is 3.0x slow since step 7, 0.0 s ago: compute."},
 		{"together, over", []runlog.Entry{train, together, runlog.Slowdown{Event: "recovered", Since: 1, Until: 3}}, "All workers on a, b were 2.0x slow together, against the job's own past, mostly in load: slow data. For 2.0 s."},
 		{"together, taken over", []runlog.Entry{train, together, runlog.Term{Term: 2}}, "All workers on a, b were 2.0x slow together, against the job's own past, mostly in load: slow data. For 2.0 s."},
+		{"hangs", []runlog.Entry{train, slow, hang}, "The job hangs: 2 of 3 ranks wait in barrier #1; rank 2 is in train.py:1."},
+		{"ended in a hang", []runlog.Entry{train, hang, runlog.Summary{}}, "The job ended in a hang: 2 of 3 ranks wait in barrier #1; rank 2 is in train.py:1."},
+		{"hung", []runlog.Entry{train, hang, runlog.Hang{Event: "over", Missing: []star.Worker{2}}}, "No worker is slow."},
 		{"failed", []runlog.Entry{train, runlog.Summary{Result: runlog.Result{Error: "no disk"}}}, "The job failed: no disk"},
 	} {
 		if got, _ := script(t, c.log...).headline(); got != c.want {

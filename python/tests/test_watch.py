@@ -74,6 +74,121 @@ def test_sharded(star: str, tmp_path: pathlib.Path, kind: str, backend: str) -> 
     assert own[0] < own[1], own  # though 0 waits for 1 in its passes
 
 
+FORK = """
+import os
+children = []  # modules are imported once for all ranks
+for rank in range(3):
+    child = os.fork()
+    if not child:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        break
+    children.append(child)
+else:
+    os._exit(max(os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) != 0 for c in children))
+"""
+
+ZERO = """
+import sys, time, torch
+from torch import nn
+engine, injury = sys.argv[1:]
+if engine != "torch": import deepspeed
+# FORK
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+rank, step = torch.distributed.get_rank(), 0
+def suffer(what, seconds=0.04):
+    if what == injury and rank == 1 and step >= 30: time.sleep(seconds)
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 8 * 100
+    def __getitem__(self, i):
+        suffer("data", 0.04 / 8)
+        return torch.randn(32), i % 10
+net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+net[2].register_forward_hook(lambda *_: (time.sleep(0.01), suffer("forward"), None)[2])
+net[2].register_full_backward_hook(lambda *_: suffer("backward"))
+groups = [{"params": [p for p in net.parameters() if p.dim() == d]} for d in (1, 2)]
+if engine == "torch":
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    parameters = list(net.parameters())
+    net = nn.parallel.DistributedDataParallel(net)
+    opt = ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.01, momentum=0.9)
+else:
+    config = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": int(engine), "stage3_param_persistence_threshold": 0},
+              "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    net = deepspeed.initialize(model=net, optimizer=torch.optim.SGD(groups, lr=0.01, momentum=0.9), config=config, dist_init_required=False)[0]
+for step, (x, y) in enumerate(torch.utils.data.DataLoader(Data(), batch_size=8)):
+    loss = nn.functional.cross_entropy(net(x), y)
+    if engine == "torch":
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    else:
+        net.backward(loss)
+        net.step()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("injury", ["forward", "backward", "data"])
+@pytest.mark.parametrize("engine", ["torch", "0", "1", "2", "3"])
+def test_zero(star: str, tmp_path: pathlib.Path, engine: str, injury: str) -> None:
+    if engine != "torch":
+        pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+    lines, said = watched(star, tmp_path, ZERO, engine, injury)
+    how = {"torch": "DDP over gloo", "0": "DeepSpeed over gloo"}.get(engine, f"DeepSpeed ZeRO-{engine} over gloo")
+    assert f"3 ranks of train.py on 1 host, {how}" in said and "not measured any more" not in said, said
+    assert ("it says nothing of what it would save" in said) == (engine in "123"), said
+    slow = [x for x in lines if x["type"] == "verdict" and x["event"] == "slow"]
+    assert {x["worker"] for x in slow} == {1} and {x["cause"] for x in slow} == {"data" if injury == "data" else "compute"}, said
+    rows = [x for x in lines if x["type"] == "record"]
+    assert max(x["step"] for x in rows) in (98, 99) and {x["samples"] for x in rows} == {8}, said
+    own = [statistics.median(x["load"] + x["compute"] for x in rows if x["worker"] == w and x["step"] >= 40) for w in range(3)]
+    assert own[1] - max(own[0], own[2]) > 0.02, own
+
+
+def watched(star: str, folder: pathlib.Path, text: str, *args: str) -> tuple[list[dict], str]:
+    """The run log of three ranks of a script under star watch, and what it said."""
+    script, out = folder / "train.py", folder / "out"
+    script.write_text(text.replace("# FORK\n", FORK))
+    env = {**os.environ, **ranks(3)[0], "DS_ACCELERATOR": "cpu"}
+    del env["RANK"]
+    done = subprocess.run([star, "watch", "--out", str(out), "--", sys.executable, str(script), *args], env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(x) for x in (out / "run.jsonl").read_text().splitlines()], done.stderr
+
+
+DEEPSPEED_PIPELINE = """
+import time, torch, deepspeed
+from torch import nn
+from deepspeed.pipe import PipelineModule
+# FORK
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+deepspeed.init_distributed("gloo")
+rank, step = torch.distributed.get_rank(), 0
+class Block(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.006 if rank == 0 else 0.003)  # this stage has more work
+        if rank == 1 and step >= 40: time.sleep(0.03)
+        return torch.relu(super().forward(x))
+net = PipelineModule([Block(16, 16) for _ in range(3)], num_stages=3, loss_fn=nn.functional.cross_entropy, partition_method="uniform")
+config = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}
+engine = deepspeed.initialize(model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.01), config=config)[0]
+data = ((torch.randn(4, 16), torch.arange(4)) for _ in range(10000))
+for step in range(100):
+    engine.train_batch(data_iter=data)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_deepspeed_pipeline(star: str, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+    lines, said = watched(star, tmp_path, DEEPSPEED_PIPELINE)
+    assert "pipeline of DeepSpeed over gloo" in said and "STAR would save" not in said and "not measured any more" not in said, said
+    slow = [x for x in lines if x["type"] == "verdict" and x["event"] == "slow" and x["slowdown"] > 2]
+    assert slow and {x["worker"] for x in slow} == {1}, said
+
+
 PIPELINE = """
 import sys, time, torch
 from torch import nn

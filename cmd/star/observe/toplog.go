@@ -74,6 +74,21 @@ func (s *logStatus) line(l runlog.Line) error {
 				w.Slowdown, w.Cause = 0, ""
 			}
 		}
+	case runlog.Hang:
+		state := "waiting"
+		if s.Slowdown = "hang: " + e.Text; e.Event == "over" {
+			s.Slowdown, state = "", "computing"
+		}
+		for i := range s.Workers {
+			if s.Workers[i].State != "gone" {
+				s.Workers[i].State = state
+			}
+		}
+		for _, rank := range e.Missing {
+			if w := s.worker(int(rank)); w != nil && e.Event != "over" {
+				w.State = "missing"
+			}
+		}
 	case runlog.Summary:
 		s.Phase, s.over = "over", true
 	}

@@ -60,6 +60,13 @@ func TestTopOfALog(t *testing.T) {
 		t.Errorf("%v, %+v", err, status.Workers[1])
 	}
 
+	for event, want := range map[string][3]string{"begun": {"hang: 1 of 2 ranks waits", "waiting", "missing"}, "over": {"", "computing", "computing"}} {
+		err := status.line(runlog.Line{T: now, Entry: runlog.Hang{Event: event, Missing: []star.Worker{1}, Text: "1 of 2 ranks waits"}})
+		if got := [3]string{status.Slowdown, status.Workers[0].State, status.Workers[1].State}; err != nil || got != want {
+			t.Errorf("%s: %v, %q", event, err, got)
+		}
+	}
+
 	end, err := os.OpenFile(f.Name(), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)

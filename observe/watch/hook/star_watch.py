@@ -43,7 +43,7 @@ _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gathe
 # isend and irecv stay as they are: torch.distributed.P2POp compares functions with them.
 _TRANSFERS = {"send": "dst", "recv": "src"}
 _OPERANDS = ("tensor", "input_tensor", "input", "output", "input_tensor_list", "tensor_list", "output_tensor")
-_STEP = '{"k":"step","v":%d,"pid":%d,"dropped":%d,"rank":%d,"step":%d,"took":%.9f,"load":%.9f,"wait":%.9f,"samples":%d,"cpu":%.9f,"gpu":%.9f,"at":%.6f,"from":%.6f%s}'
+_STEP = '{"k":"step","v":%d,"pid":%d,"dropped":%d,"rank":%d,"step":%d,"took":%.9f,"load":%.9f,"wait":%.9f,"samples":%d,"cpu":%.9f,"gpu":%.9f,"queue":%.9f,"at":%.6f,"from":%.6f%s}'
 _now = time.perf_counter
 
 
@@ -82,6 +82,7 @@ class _Rank:
         self.expected = self.came = 0  # gradients of a backward pass
         self.line = ""  # where the thread that trains is most of the time, as a field of a row
         self.sending = 0.0  # share of its exchanges in which its data wait for a link
+        self.schedstat = None  # the kernel's file on the thread that trains, once it is open; -1: no such file
         self.reset(None)
 
     def reset(self, start):
@@ -90,8 +91,8 @@ class _Rank:
         self.longest = self.longest_from = 0.0  # exchange
         self.samples = 0
         self.last = 0.0  # local gradient
-        self.cpu_start = time.process_time()
-        self.cpu_last = self.cpu_wait = 0.0
+        self.used_start = self.used_last = self.used() if start is not None else (0.0, 0.0)
+        self.cpu_wait = self.queue_wait = 0.0
         self.order.clear()
 
     def fail(self):
@@ -205,6 +206,18 @@ class _Rank:
             ranks = self.groups[name] = tuple(ranks)
         return name, ranks
 
+    def used(self):
+        """Seconds for which the process has had processors, and for which the thread that trains has waited for one."""
+        cpu, queue = time.process_time(), 0.0
+        if self.schedstat != -1:
+            try:
+                if self.schedstat is None:
+                    self.schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+                queue = int(os.pread(self.schedstat, 64, 0).split()[1]) / 1e9
+            except (OSError, ValueError, IndexError):  # another kernel, or the program has closed it
+                self.schedstat = -1
+        return cpu, queue
+
     # -- what hooks call
 
     def progress(self):
@@ -216,7 +229,7 @@ class _Rank:
         self.progress()
 
     def gradient(self, name):
-        self.last, self.cpu_last = _now(), time.process_time()
+        self.last, self.used_last = _now(), self.used()
         self.order[name] = self.last
         self.came += 1
         if self.exchanging and self.came == self.expected:
@@ -224,12 +237,14 @@ class _Rank:
         if self.gpu is not None:
             self.gpu.mark()
 
-    def exchanged(self, since, cpu):
+    def exchanged(self, since, used):
         took = max(0.0, _now() - since)
         self.wait += took
         if took > self.longest:
             self.longest, self.longest_from = took, since
-        self.cpu_wait += max(0.0, time.process_time() - cpu)
+        cpu, queue = self.used()
+        self.cpu_wait += max(0.0, cpu - used[0])
+        self.queue_wait += max(0.0, queue - used[1])
 
     def forward(self, module, args, kwargs):
         if self.start is None:
@@ -241,7 +256,8 @@ class _Rank:
                 break
 
     def begin(self):
-        self.thread = threading.get_ident()
+        if self.thread != threading.get_ident():
+            self.thread, self.schedstat = threading.get_ident(), None
         if self.calls is not None:
             self.watcher.lines, self.line = [], ""  # where it was before the first step, as in imports, says nothing of steps
         self.reset(_now())
@@ -262,10 +278,12 @@ class _Rank:
         wait = min(self.wait, took)
         gpu = self.gpu.own() if self.gpu is not None else None
         more = self.line
+        cpu, queue = self.used()
         if self.sending > 0:
             more += ',"send":%.9f' % (self.sending * wait)
         self.write(_STEP % (_VERSION, self.pid, self.dropped, self.me, self.count, took, min(self.load, took - wait), wait, self.samples,
-                            max(0.0, time.process_time() - self.cpu_start - self.cpu_wait), gpu or 0.0, now, self.longest_from, more))
+                            max(0.0, cpu - self.used_start[0] - self.cpu_wait), gpu or 0.0, max(0.0, queue - self.used_start[1] - self.queue_wait), now,
+                            self.longest_from, more))
         self.count += 1
         if self.count == _SETTLE and self.order and self.module is not None:
             late = sorted(self.order, key=self.order.get)[-_LAST:]
@@ -388,7 +406,7 @@ def _backward_left(r):
 def _backward_ends(r):
     r.expected = r.came or r.expected
     if r.last:
-        r.exchanged(r.last, r.cpu_last)
+        r.exchanged(r.last, r.used_last)
     elif r.handles and r.count >= _SETTLE:  # others are the last ones now
         r.hook()
 
@@ -457,7 +475,7 @@ class _Collective(object):
             return
         if self.rank is not None:
             r.inside += 1
-            self.since, self.cpu = _now(), time.process_time()
+            self.since, self.used = _now(), r.used()
         try:
             if r.pid == os.getpid() and r.record() is not None and thread not in r.calls.outer:
                 self.token = (self.open or _exchange)(r)
@@ -474,7 +492,7 @@ class _Collective(object):
         if r is not None and r is _rank and not r.off:
             r.inside -= 1
             if r.inside == 0:
-                r.exchanged(self.since, self.cpu)
+                r.exchanged(self.since, self.used)
         return False
 
 
@@ -564,19 +582,7 @@ def _patch(torch):
         if "step" not in cls.__dict__:
             return
 
-        def step(own, args, kwargs):
-            r = _rank
-            if r is not None:
-                r.depth += 1
-            try:
-                return own(*args, **kwargs)
-            finally:
-                if r is not None:
-                    r.depth -= 1
-                    if r.depth == 0:
-                        _stepped(args[0])
-
-        _wrap(cls, "step", step)
+        _wrap(cls, "step", lambda own, args, kwargs: _one_step(own, args, kwargs, lambda optimizer: optimizer))
 
     def made(own, args, kwargs):
         out = own(*args, **kwargs)
@@ -628,6 +634,20 @@ def _patch(torch):
     _wrap(torch.distributed, "init_process_group", _started)
     _wrap(torch.distributed, "new_group", lambda own, args, kwargs: _together(own, args, kwargs, lambda r: _in_group(r, None, "new_group", ""), False))
     _wrap(torch.distributed.Work, "wait", _waited)
+
+
+def _one_step(own, args, kwargs, optimizer):
+    """The step of an optimizer, and of others that it calls."""
+    r = _rank
+    if r is not None:
+        r.depth += 1
+    try:
+        return own(*args, **kwargs)
+    finally:
+        if r is not None:
+            r.depth -= 1
+            if r.depth == 0:
+                _stepped(optimizer(args[0]))
 
 
 def _in_group(r, pg, kind, detail):
@@ -700,7 +720,7 @@ def _transfer(dist, name, end):
             entered.append((seq, text))
             return r.calls.opened(seq, text)
 
-        with _Collective(open, False):
+        with _Collective(open):
             out = own(*args, **kwargs)
         _remember(r, out, entered)
         return out
@@ -811,8 +831,37 @@ def _see_input(r, module):
         r.input = module.register_forward_pre_hook(_forward, with_kwargs=True)
 
 
+def _patch_deepspeed(engine):
+    """DeepSpeed exchanges by collectives and transfers that Python calls. A step of its engine calls several of optimizers."""
+
+    def built(own, args, kwargs):
+        out = own(*args, **kwargs)
+        _adopt_deepspeed(args[0])
+        return out
+
+    def forward(own, args, kwargs):
+        _forward(args[0], args[1:], kwargs)
+        return own(*args, **kwargs)
+
+    def step(own, args, kwargs):
+        return _one_step(own, args, kwargs, lambda engine: getattr(engine, "basic_optimizer", None) or engine.optimizer)
+
+    _wrap(engine.DeepSpeedEngine, "__init__", built)
+    _wrap(engine.DeepSpeedEngine, "forward", forward)
+    _wrap(engine.DeepSpeedEngine, "_take_model_step", step)
+
+
+@_guard
+def _adopt_deepspeed(r, engine):
+    stage = engine.zero_optimization_stage()
+    how = "pipeline of DeepSpeed" if getattr(engine.module, "num_stages", 1) > 1 else "DeepSpeed ZeRO-%d" % stage if stage else "DeepSpeed"
+    r.params = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters())
+    r.adopt(engine.module, how + " over " + str(sys.modules["torch"].distributed.get_backend()), True)
+
+
 _PATCHES = {"torch": _patch, "torch.distributed.fsdp": _patch_fsdp, "torch.distributed._composable.fsdp": _patch_fsdp,
-            "torch.distributed._functional_collectives": _patch_functional, "torch.distributed.pipelining.stage": _patch_pipeline}
+            "torch.distributed._functional_collectives": _patch_functional, "torch.distributed.pipelining.stage": _patch_pipeline,
+            "deepspeed.runtime.engine": _patch_deepspeed}
 
 
 class _Finder:
