@@ -56,6 +56,9 @@ _Tensor = typed_torch.Tensor
 # How long the end of the program waits for collectives that it has begun and not waited for.
 _LINGER = 5.0
 
+# The most works of a group that are kept though nothing waits for them.
+_UNWAITED = 1024
+
 # A timeout for calls that have none, and the longest one: time.monotonic() + it stays a number that a wait accepts.
 _LONGEST = 1e9
 
@@ -108,6 +111,7 @@ class StarWork(_Work):  # type: ignore[misc]
         self._done.release()
         if future is not None:
             self._complete(future)
+            self._group.waited(self)
 
     def _complete(self, future: Any) -> None:
         if self._error is None:
@@ -120,6 +124,7 @@ class StarWork(_Work):  # type: ignore[misc]
         seconds = timeout.total_seconds()
         if not self._over:
             self._group.help(self, seconds if seconds > 0 else _LONGEST)
+        self._group.waited(self)
         if self._error is not None:
             raise self._error
         return True
@@ -282,6 +287,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         self._name, self._ranks = name, tuple(ranks) or tuple(range(size))
         self._sequence = 0
         self._queue: Deque[StarWork] = collections.deque()
+        self._unwaited: Dict[int, StarWork] = {}
         self._tokens: "queue.SimpleQueue[int]" = queue.SimpleQueue()
         self._busy = threading.Lock()
         self._threads: List[threading.Thread] = []
@@ -446,15 +452,27 @@ class StarBackend(_Backend):  # type: ignore[misc]
                 self.perform(run, timeout)
             finally:
                 self._busy.release()
-            return self._done if not _GROUP else _native(_ended(outputs))
-        work = StarWork(self, run, outputs, timeout)
+            return self._done
+        work = self._keep(StarWork(self, run, outputs, timeout))
         self._queue.append(work)
         if not self._threads:
             self.grow()
         self._tokens.put(1)
         if blocking:
             work.wait()
-        return work if not _GROUP else _native(work.get_future())
+        return work
+
+    def _keep(self, work: "StarWork") -> "StarWork":
+        """Keeps a work until it was waited for, where PyTorch would let C++ wait for one that has no Python object any more."""
+        if _GROUP:
+            self._unwaited[id(work)] = work
+            if len(self._unwaited) > _UNWAITED:
+                del self._unwaited[next(iter(self._unwaited))]
+        return work
+
+    def waited(self, work: "StarWork") -> None:
+        """Drops a work that was waited for, or whose future has its result."""
+        self._unwaited.pop(id(work), None)
 
     def advance(self, wait: bool) -> bool:
         """Runs the oldest queued collective, if another thread does not run one. Returns whether it could."""
@@ -671,13 +689,11 @@ class StarBackend(_Backend):  # type: ignore[misc]
     def _each(self, outputs: Sequence[_Tensor], opts: Any, calls: Sequence[Callable[[Any], StarWork]]) -> Any:
         """Several collectives as one."""
         works = [call(opts) for call in calls]
-        if _GROUP:
-            return _native(torch.futures.collect_all([w.get_future() for w in works]).then(lambda f: (f.value(), outputs)[1]))
         if not getattr(opts, "asyncOp", True):
             for w in works:
                 w.wait()
             return self._done
-        return _All(self, works, outputs)
+        return self._keep(_All(self, works, outputs))
 
     def broadcast(self, tensors: Sequence[_Tensor], opts: Any = _DEFAULT) -> StarWork:
         if self._local is None or len(tensors) != 1 or tensors[0].layout is not torch.strided:
@@ -920,7 +936,10 @@ class StarBackend(_Backend):  # type: ignore[misc]
         for thread in self._threads:
             if threading.current_thread() is not thread:
                 thread.join(1.0)
-        self._gloo = None
+        self._unwaited.clear()
+        gloo, self._gloo = self._gloo is not None, None
+        if _GROUP and gloo:  # this object's end joins Gloo's threads with the interpreter's lock, which they need to drop the last call's tensors
+            time.sleep(0.1)
         _kept.pop(id(self), None)
 
 
@@ -929,12 +948,13 @@ class _All(StarWork):
 
     def __init__(self, group: StarBackend, works: List[StarWork], outputs: Sequence[_Tensor]) -> None:
         _Work.__init__(self)
-        self._works, self._outputs = works, outputs
+        self._group, self._works, self._outputs = group, works, outputs
         self._future: Any = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         for w in self._works:
             w.wait(timeout)
+        self._group.waited(self)
         return True
 
     def get_future(self) -> Any:
@@ -1003,17 +1023,6 @@ def _watch() -> Any:
         except ImportError:
             return None
     return module if hasattr(module, "enter") and hasattr(module, "leave") else None
-
-
-def _ended(outputs: Sequence[_Tensor]) -> Any:
-    future: Any = torch.futures.Future()
-    future.set_result(list(outputs))
-    return future
-
-
-def _native(future: Any) -> Any:
-    """A Work of C++: where ProcessGroup is derived from, PyTorch does not keep the Python object of a Work."""
-    return _c10d._create_work_from_future(future)
 
 
 def create(opts: Any) -> StarBackend:

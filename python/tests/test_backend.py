@@ -408,6 +408,7 @@ def leaving(rank: int, n: int) -> str:
     return "%s %s %s" % (len(os.listdir("/proc/self/fd")) - before, sorted(left), [p for p in os.listdir("/dev/shm") if "star" in p])
 
 
+@pytest.mark.skipif(not hasattr(dist.ProcessGroup, "shutdown"), reason="PyTorch before 2.6 does not tell a group that it is destroyed")
 def test_leaves_nothing() -> None:
     assert run(2, leaving) == ["0 [] []"] * 2
 
@@ -481,4 +482,4 @@ def test_installed_backend_needs_no_import(tmp_path: pathlib.Path) -> None:
     script += "assert dist.is_backend_available('star') and dist.Backend.backend_capability['star'] == ['cpu', 'cuda']\n"
     script += "dist.init_process_group('cpu:star,cuda:gloo', store=dist.HashStore(), rank=0, world_size=1); x = torch.ones(2); dist.all_reduce(x); print(x.sum().item())"
     out = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": as_installed(tmp_path)}, capture_output=True, text=True)
-    assert out.stdout.strip() == "2.0", out.stderr
+    assert out.stdout.strip().endswith("2.0"), out.stderr  # Gloo of PyTorch 2.8 prints a line
