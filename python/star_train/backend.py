@@ -471,7 +471,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         return work
 
     def waited(self, work: "StarWork") -> None:
-        """Drops a work that was waited for, or whose future has its result."""
+        """Drops a work that was waited for, or that gave its result to a future."""
         self._unwaited.pop(id(work), None)
 
     def advance(self, wait: bool) -> bool:
