@@ -74,6 +74,10 @@ type Plan struct {
 	// mini-batches of the stream, and reports the change of its parameters instead of a gradient. Zero: none.
 	Local int
 
+	// LocalSamples says that Local counts samples: a worker makes as many steps of its mini-batch as come nearest to
+	// them, at least one ([Plan.Steps]). It needs an Outer other than the mean.
+	LocalSamples bool `json:",omitempty"`
+
 	// Outer is what an update makes of the distances that workers have moved by local steps. The zero value is
 	// their mean. Other rules need Local.
 	Outer Outer `json:",omitzero"`
@@ -136,6 +140,21 @@ func StepsOf(local int, mine, fastest float64) int {
 		return local
 	}
 	return max(1, int(float64(local)*fastest/mine+0.5))
+}
+
+// Steps is the local steps of w from one release to the next; 0: none. def is its share where the plan has no shares.
+func (p Plan) Steps(w star.Worker, def int) int {
+	if !p.LocalSamples {
+		return p.Local
+	}
+	b := max(1, p.Share(w, def))
+	return max(1, (p.Local+b/2)/b)
+}
+
+// StepSamples is the samples of a step of the worker that sent r: a def of [Plan.Steps] where the job's is not known.
+func StepSamples(r *star.Record) int {
+	steps, _ := r.Telemetry.Get(star.Parts)
+	return r.Samples / max(1, int(steps))
 }
 
 // MaxQueue is the maximum number of parts of a share: each costs a message.
@@ -311,11 +330,13 @@ func (p Plan) validateSteps() error {
 	case p.StepsBySpeed && p.Outer.Kind == outer.Mean:
 		// The velocity after the mean of unequal numbers of steps is that of no worker.
 		return errors.New("modes: steps=speed needs an outer rule: add outer=nesterov, or outer=nesterov(0,1) for the mean")
+	case p.LocalSamples && p.Outer.Kind == outer.Mean:
+		return errors.New("modes: local steps in samples need an outer rule: add outer=nesterov, or outer=nesterov(0,1) for the mean")
 	case p.MaxLead < 0 || p.Local < 0 || p.Micro < 0 || p.ComputeDeadline < 0 || p.Queue < 0:
 		return fmt.Errorf("modes: ahead %d, local %d, micro %d, cap %v and queue %d: none may be negative", p.MaxLead-1, p.Local, p.Micro, p.ComputeDeadline, p.Queue)
 	case p.Queue > MaxQueue:
 		return fmt.Errorf("modes: queue %d is too large: at most %d parts of a share", p.Queue, MaxQueue)
-	case p.MaxLead > 1<<30 || p.Local > 1<<20 || p.Micro > 1<<20:
+	case p.MaxLead > 1<<30 || p.Local > 1<<20 && !p.LocalSamples || p.Local > MaxBatch || p.Micro > 1<<20:
 		return fmt.Errorf("modes: ahead %d, local %d or micro %d is too large: at most %d, %d and %d", p.MaxLead-1, p.Local, p.Micro, 1<<30-1, 1<<20, 1<<20)
 	case (p.Micro > 0) != (p.ComputeDeadline > 0):
 		return errors.New("modes: micro and cap belong together: give both, or neither")
@@ -390,7 +411,7 @@ func (p Plan) Equal(q Plan) bool {
 
 // sameLocal reports whether the local steps of p and q are the same.
 func (p Plan) sameLocal(q Plan) bool {
-	return p.Local == q.Local && p.Outer == q.Outer && p.StepsBySpeed == q.StepsBySpeed
+	return p.Local == q.Local && p.LocalSamples == q.LocalSamples && p.Outer == q.Outer && p.StepsBySpeed == q.StepsBySpeed
 }
 
 // SameGroups reports whether p and q have the same groups in the same order.
@@ -507,6 +528,9 @@ func (p Plan) localSteps() (s string) {
 	if p.Local > 0 {
 		s = fmt.Sprintf(" local=%d", p.Local)
 	}
+	if p.LocalSamples {
+		s += inSamples
+	}
 	if p.StepsBySpeed {
 		s += " steps=speed"
 	}
@@ -530,7 +554,7 @@ func (p Plan) Words(given string) string {
 		more = p.shares()
 	}
 	if q.Local == 0 && p.Local > 0 {
-		q.Local, q.Outer, q.StepsBySpeed = p.Local, p.Outer, p.StepsBySpeed
+		q.Local, q.LocalSamples, q.Outer, q.StepsBySpeed = p.Local, p.LocalSamples, p.Outer, p.StepsBySpeed
 		more = p.localSteps() + more
 	}
 	// The words do not mean p, for example after a worker has joined or the mode was changed.
@@ -617,7 +641,7 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 }
 
 // Grammar is the input of [Parse], for help texts and errors.
-const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, grace=DURATION, local=H with steps=speed and outer=RULE (mean, nesterov, delayed or lookahead, such as nesterov(0.9,0.7)), micro=M cap=DURATION (or none), queue=M"
+const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, grace=DURATION, local=H (or local=Hsamples) with steps=speed and outer=RULE (mean, nesterov, delayed or lookahead, such as nesterov(0.9,0.7)), micro=M cap=DURATION (or none), queue=M"
 
 // Parse reads a mode for the workers 0..n-1:
 //
@@ -641,6 +665,7 @@ const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=
 //	ahead=S                no worker begins an iteration more than S ahead of the slowest (Plan.MaxLead)
 //	held=2,3               these wait for another plan, and are in no group
 //	local=H                H local steps between releases
+//	local=2048samples      as many as come nearest to that number of samples (Plan.LocalSamples)
 //	steps=speed            H for the fastest worker, and fewer for slower ones (Plan.StepsBySpeed)
 //	outer=nesterov(M,R)    what an update makes of them, with momentum M and rate R ([Outer])
 //	grace=200ms            a group with its quorum waits that long for its other members (Plan.Grace)
@@ -754,6 +779,9 @@ func Parse(s string, n int) (Plan, error) {
 	return p, nil
 }
 
+// inSamples follows the number of local=H if it counts samples.
+const inSamples = "samples"
+
 // maxSlack is the largest S of ssp=S.
 const maxSlack = 1<<30 - 1
 
@@ -777,7 +805,11 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	case "ahead":
 		return true, number(&p.MaxLead, 0, maxSlack, 1)
 	case "local":
-		return true, number(&p.Local, 1, 1<<20, 0)
+		most := 1 << 20
+		if v, ok := strings.CutSuffix(value, inSamples); ok {
+			value, most, p.LocalSamples = v, MaxBatch, true
+		}
+		return true, number(&p.Local, 1, most, 0)
 	case "micro":
 		return true, number(&p.Micro, 1, 1<<20, 0)
 	case "queue":
@@ -887,7 +919,7 @@ func clip(s string) string {
 // SameKind reports whether a controller's measurements of p hold for q: they differ at most in the sizes of
 // shares and in the number of local steps.
 func (p Plan) SameKind(q Plan) bool {
-	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0) && (p.Local == 0) == (q.Local == 0) && p.Outer == q.Outer && p.StepsBySpeed == q.StepsBySpeed
+	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0) && (p.Local == 0) == (q.Local == 0) && p.LocalSamples == q.LocalSamples && p.Outer == q.Outer && p.StepsBySpeed == q.StepsBySpeed
 }
 
 // MaxBatch is the largest share of a worker in calculations. Larger ones would exceed any memory, and rounds

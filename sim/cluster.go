@@ -692,9 +692,9 @@ func (r *run) prepare(w star.Worker, version int64) {
 	if r.net != nil {
 		r.net.at[w].halt = false
 	}
-	m.local, m.micro, m.limit = int32(r.plan.Local), int32(r.plan.Micro), r.plan.ComputeDeadline
+	m.local, m.micro, m.limit = int32(r.plan.Steps(w, r.Batch)), int32(r.plan.Micro), r.plan.ComputeDeadline
 	m.moves = r.plan.Outer.Kind != rule.OuterMean
-	m.planned = r.plan.Share(w, r.Batch) * max(1, r.plan.Local)
+	m.planned = r.plan.Share(w, r.Batch) * max(1, r.plan.Steps(w, r.Batch))
 	var told *wire.Release
 	if r.sharded != nil {
 		told = &r.sharded.at[w].release

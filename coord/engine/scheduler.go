@@ -271,16 +271,19 @@ func (l *scheduler) setPlan(p modes.Plan) {
 
 // localSteps is the local steps of a worker's next batch, and the rule of the outer step that they are for.
 func (l *scheduler) localSteps(w star.Worker) (steps int, outer string) {
+	steps = l.plan.Steps(w, l.batch)
 	if !l.plan.StepsBySpeed {
-		return l.plan.Local, l.outer
+		return steps, l.outer
 	}
+	// time is that of all steps of a worker, which are of different numbers if Local counts samples.
+	time := func(v star.Worker) float64 { return l.states[v].pace * float64(l.plan.Steps(v, l.batch)) }
 	fastest := 0.0
 	for i := range l.states {
-		if a := &l.states[i]; a.live && a.pace > 0 && (fastest == 0 || a.pace < fastest) {
-			fastest = a.pace
+		if t := time(star.Worker(i)); l.states[i].live && t > 0 && (fastest == 0 || t < fastest) {
+			fastest = t
 		}
 	}
-	return modes.StepsOf(l.plan.Local, l.states[w].pace, fastest), l.outer
+	return modes.StepsOf(steps, time(w), fastest), l.outer
 }
 
 // lacking lists the shards that do not hold the present gradient.

@@ -614,7 +614,7 @@ func (l *Shards) outwardRound() float64 {
 
 // outwardWeight is the a_k of a distance over the given samples: weight, by rounds of local steps.
 func (l *Shards) outwardWeight(samples, firing, round float64, stale int64) float32 {
-	planned := Round(l.plan, l.batch, l.planned) * int64(max(1, l.plan.Local))
+	planned := LocalRound(l.plan, l.batch, l.planned)
 	return l.scale.Weight(samples, firing, round, float64(planned), stale)
 }
 

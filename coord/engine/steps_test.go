@@ -22,7 +22,7 @@ func TestStepsComeToTheEnd(t *testing.T) {
 		const batch = 6
 		plans := []modes.Plan{}
 		for _, text := range []string{"ssp=0", "ssp=2", "asgd", "ssgd", "ssgd local=3", "ssp=1 local=2", "ssgd micro=3 cap=1s", "asgd micro=6 cap=1s",
-			"ssgd local=3 outer=nesterov", "x=2 grace=1s local=5 steps=speed outer=delayed", "asgd local=2 outer=lookahead(0.5,1)", "x=2 grace=1s", "groups=0-2:1,3:1 grace=1s local=2 outer=nesterov(0,1)"} {
+			"ssgd local=3 outer=nesterov", "ssgd local=20samples steps=speed outer=nesterov", "x=2 grace=1s local=5 steps=speed outer=delayed", "asgd local=2 outer=lookahead(0.5,1)", "x=2 grace=1s", "groups=0-2:1,3:1 grace=1s local=2 outer=nesterov(0,1)"} {
 			if p, err := modes.Parse(text, n); err == nil {
 				plans = append(plans, p)
 			}

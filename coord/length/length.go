@@ -71,9 +71,13 @@ func (j *Job) Expected(limit int64) int64 {
 func Outward(p modes.Plan, batch int, epoch int64) error {
 	for w := range p.Workers() {
 		each := int64(p.Share(star.Worker(w), batch))
-		if n := each * int64(p.Local); p.Outer.Kind != outer.Mean && epoch > 0 && n > epoch {
-			return fmt.Errorf("mode %v: local=%d needs %d samples of each worker between two outer steps, more than the epoch of %d: use local=%d or less",
-				p, p.Local, n, epoch, max(1, epoch/each))
+		if n := each * int64(p.Steps(star.Worker(w), batch)); p.Outer.Kind != outer.Mean && epoch > 0 && n > epoch {
+			most := fmt.Sprint(max(1, epoch/each))
+			if p.LocalSamples {
+				most = fmt.Sprintf("%dsamples", epoch)
+			}
+			return fmt.Errorf("mode %v: local=%d needs %d samples of each worker between two outer steps, more than the epoch of %d: use local=%s or less",
+				p, p.Local, n, epoch, most)
 		}
 	}
 	return nil
@@ -104,8 +108,8 @@ func (j *Job) Notes(used, limit int64, p modes.Plan) (notes []string) {
 		note("a mini-batch of %d samples (--batch) is larger than the data set of %d samples: it contains samples several times", j.Batch, j.Enrolled.Samples)
 	}
 	round, how := engine.Round(p, j.Batch, j.Workers), "--batch"
-	if k := p.Local; k > 1 {
-		round, how = round*int64(k), fmt.Sprintf("%d local steps of each worker, and --batch", k)
+	if k := p.Steps(0, j.Batch); k > 1 {
+		round, how = engine.LocalRound(p, j.Batch, j.Workers), fmt.Sprintf("%d local steps of each worker, and --batch", k)
 	}
 	if n := limit / round; n < few && (j.Steps == 0 || n != j.Steps) {
 		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(limit)/float64(round), round, how, limit)

@@ -79,6 +79,8 @@ func TestOutward(t *testing.T) {
 		"ssgd local=25 outer=nesterov":                 "more than the epoch of 96: use local=24 or less",
 		"ssgd local=12 outer=nesterov shares=4,10":     "needs 120 samples of each worker between two outer steps, more than the epoch of 96: use local=9 or less",
 		"ssgd local=100":                               "",
+		"ssgd local=97samples outer=nesterov":          "",
+		"ssgd local=100samples outer=nesterov":         "use local=96samples or less",
 		"ssgd local=1 outer=nesterov shares=200,2":     "use local=1 or less",
 		"asgd local=1000 steps=speed outer=delayed":    "use local=24 or less",
 		"ssgd local=1000000 outer=lookahead(0.5,0.25)": "local=1000000 needs 4000000 samples",
