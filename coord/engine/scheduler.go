@@ -177,10 +177,21 @@ type batch struct {
 	// Samples of a part of its lease; 0: it has a batch of its own.
 	part int
 
+	// The batch after the present one, which the worker computes while it waits for the update of this one; its local
+	// steps, and the outer step that they are for (modes.Plan.Fragments). Without samples: none.
+	ahead      Span
+	aheadLocal int
+	aheadOuter string
+
+	fragment fragment // that it exchanges
+
 	// Samples that it has reported as computed.
 	done int
 	told bool // it was told to stop
 }
+
+// fragment is a part of the parameters, the one with that index of several. The zero value is all parameters.
+type fragment struct{ of, index int }
 
 // measured is what a worker and the shards report of the worker's gradients.
 type measured struct {
@@ -424,6 +435,15 @@ func (a *workerState) spans() []Span {
 	out := []Span{{a.start, a.count}}
 	for _, p := range a.more {
 		out = append(out, Span(p))
+	}
+	return out
+}
+
+// held are the pieces of all batches that a worker has.
+func (a *workerState) held() []Span {
+	out := a.spans()
+	if a.ahead.Count > 0 {
+		out = append(out, a.ahead)
 	}
 	return out
 }

@@ -14,6 +14,7 @@ import (
 	"star/coord/session"
 	"star/internal/outer"
 	"star/modes"
+	"star/transport/wire"
 )
 
 // Job has what the length of a job depends on.
@@ -78,6 +79,16 @@ func Outward(p modes.Plan, batch int, epoch int64) error {
 			}
 			return fmt.Errorf("mode %v: local=%d needs %d samples of each worker between two outer steps, more than the epoch of %d: use local=%s or less",
 				p, p.Local, n, epoch, most)
+		}
+	}
+	return nil
+}
+
+// Fragments returns an error if a shard has fewer parameters than p has fragments.
+func Fragments(p modes.Plan, shards []wire.ShardInfo) error {
+	for _, s := range shards {
+		if n := s.To - s.From; n < int64(p.Fragments) {
+			return fmt.Errorf("mode %v: shard %d has %d parameters, which cannot be cut into %d fragments: use fewer fragments, or fewer shards (--shards)", p, s.Shard, n, p.Fragments)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	"star/coord/session"
 	"star/modes"
+	"star/transport/wire"
 )
 
 // The job ends at the first of its limits, rounded to a whole batch for a program that drops incomplete ones.
@@ -95,5 +96,22 @@ func TestOutward(t *testing.T) {
 		if err := Outward(p, 4, 0); err != nil {
 			t.Errorf("%s of an unknown epoch: %v", mode, err)
 		}
+	}
+}
+
+func TestFragments(t *testing.T) {
+	p, err := modes.Parse("ssgd local=8 outer=nesterov fragments=4", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shards := []wire.ShardInfo{{From: 0, To: 4}, {Shard: 1, From: 4, To: 7}}
+	if err := Fragments(p, shards[:1]); err != nil {
+		t.Error(err)
+	}
+	if err := Fragments(p, shards); err == nil || !strings.Contains(err.Error(), "shard 1 has 3 parameters, which cannot be cut into 4 fragments") {
+		t.Error(err)
+	}
+	if err := Fragments(modes.SSGD(2), shards); err != nil {
+		t.Error(err)
 	}
 }

@@ -100,7 +100,11 @@ func (q *problem) playLocal(p modes.Plan, rounds int, times func(i int, w star.W
 			fit, b, t := q.fit[i], float64(p.Share(w, q.f.Batch)), 0.0
 			for k := range steps[i] {
 				part := times(i, w, r*p.Steps(w, q.f.Batch)+k) / (fit.Fixed + fit.PerSample*q.b)
-				if t += part * fit.PerSample * b; k == steps[i]-1 {
+				switch t += part * fit.PerSample * b; {
+				case k < steps[i]-1:
+				case p.Fragments > 0: // part of it, while the worker computes
+					t = max(t, part*fit.Fixed/float64(p.Fragments))
+				default:
 					t += part * fit.Fixed
 				}
 			}
@@ -112,7 +116,7 @@ func (q *problem) playLocal(p modes.Plan, rounds int, times func(i int, w star.W
 	most := slices.Max(steps)
 	out := flow{rate: total * f, updates: f, own: total / float64(most), local: most}
 	if p.Outer != (modes.Outer{}) {
-		out.outer = float64(all) / float64(len(q.ws))
+		out.outer = float64(all*max(1, p.Fragments)) / float64(len(q.ws))
 	}
 	return out
 }
