@@ -106,7 +106,7 @@ var rooms = []struct {
 	{"star/coord/journal", "star/coord/advice star/coord/advisor star/runlog", "net os context math/rand math/rand/v2", "writes the run log: knows no member"},
 	{"star/coord/layout", "star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: which server has which shard"},
 	{"star/coord/lease", "star/coord/session star/coord/takeover", "net os sync context math/rand math/rand/v2", "the right to coordinate, and the handover: knows no member"},
-	{"star/coord/length", "star star/coord/engine star/coord/session star/internal/outer star/modes", "net os sync context time math/rand math/rand/v2", "decides without I/O of its own how long a job is"},
+	{"star/coord/length", "star star/coord/engine star/coord/session star/internal/outer star/modes star/transport/wire", "net os sync context time math/rand math/rand/v2", "decides without I/O of its own how long a job is"},
 	{"star/coord/measure", "star star/internal/poison star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: its caller says what the time is"},
 	{"star/coord/membership", "star star/coord/engine star/coord/said star/coord/session star/internal/dtype star/internal/exitcode star/modes star/transport star/transport/wire", "os sync context math/rand math/rand/v2", "decides without I/O of its own which members take part in a job"},
 	{"star/coord/moves", "star star/coord/engine star/runlog star/transport/wire", "os sync context math/rand math/rand/v2", "pure: a move follows from what servers say"},

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -8,6 +9,7 @@ import (
 
 	"star/coord/choice"
 	"star/coord/engine"
+	"star/coord/length"
 	"star/coord/traffic"
 	"star/modes"
 	"star/runlog"
@@ -135,7 +137,7 @@ func (c *Coordinator) fits(p modes.Plan) error {
 	if err := c.arch.Fits(p); err != nil {
 		return err
 	}
-	if err := c.epochHolds(p); err != nil {
+	if err := cmp.Or(c.epochHolds(p), length.Fragments(p, c.placing.Shards())); err != nil {
 		return err
 	}
 	for w, q := range c.peers.workers {

@@ -278,6 +278,10 @@ func (c *Coordinator) tryAssign() {
 	for rank, n := range c.placing.Cut(c.members.Terms.Hello().Params, servers, c.placing.uncut) {
 		c.peers.servers[rank].hello.Shards = n
 	}
+	if err := length.Fragments(c.cfg.Plan, c.placing.Shards()); err != nil {
+		c.run.sick = &Error{exitcode.Usage, err.Error()}
+		return
+	}
 	var err error
 	if c.placing.copies, err = copies.Place(c.cfg.Replicas, c.placing.places(&c.peers, c.cfg.Coordinators, true), c.placing.Owners()); err != nil {
 		c.run.sick = err // cannot happen: New checks that there are enough servers

@@ -74,6 +74,10 @@ type Plan struct {
 	// mini-batches of the stream, and reports the change of its parameters instead of a gradient. Zero: none.
 	Local int
 
+	// LocalSamples says that Local counts samples: a worker makes as many steps of its mini-batch as come nearest to
+	// them, at least one ([Plan.Steps]). It needs an Outer other than the mean.
+	LocalSamples bool `json:",omitempty"`
+
 	// Outer is what an update makes of the distances that workers have moved by local steps. The zero value is
 	// their mean. Other rules need Local.
 	Outer Outer `json:",omitzero"`
@@ -82,6 +86,12 @@ type Plan struct {
 	// their speed, so that all workers arrive at about the same time ([StepsOf]). It needs Local, and an Outer other
 	// than the mean.
 	StepsBySpeed bool `json:",omitempty"`
+
+	// Fragments is the number of parts of the parameters that are exchanged in turn: one after each Fragments-th of the
+	// local steps, while workers make the next ones (Streaming DiLoCo). A worker makes Local steps between two
+	// exchanges of the same part. It needs one group that waits for all its members, and an Outer of Nesterov. Zero:
+	// the parameters are exchanged whole, and workers wait for it.
+	Fragments int `json:",omitempty"`
 
 	// Grace is how long a group with a complete quorum waits for its other live members before it fires. Those
 	// that are later take part in the next update. Zero: it fires at once.
@@ -136,6 +146,28 @@ func StepsOf(local int, mine, fastest float64) int {
 		return local
 	}
 	return max(1, int(float64(local)*fastest/mine+0.5))
+}
+
+// Steps is the local steps of w from one release to the next, between which one fragment is exchanged or all
+// parameters; 0: none. def is its share where the plan has no shares.
+func (p Plan) Steps(w star.Worker, def int) int {
+	if p.Local == 0 {
+		return 0
+	}
+	one := max(1, p.Fragments)
+	if p.LocalSamples {
+		one *= max(1, p.Share(w, def))
+	}
+	return max(1, (p.Local+one/2)/one)
+}
+
+// MaxFragments is the maximum number of fragments: each costs a message of every worker and shard.
+const MaxFragments = 64
+
+// StepSamples is the samples of a step of the worker that sent r: a def of [Plan.Steps] where the job's is not known.
+func StepSamples(r *star.Record) int {
+	steps, _ := r.Telemetry.Get(star.Parts)
+	return r.Samples / max(1, int(steps))
 }
 
 // MaxQueue is the maximum number of parts of a share: each costs a message.
@@ -311,11 +343,13 @@ func (p Plan) validateSteps() error {
 	case p.StepsBySpeed && p.Outer.Kind == outer.Mean:
 		// The velocity after the mean of unequal numbers of steps is that of no worker.
 		return errors.New("modes: steps=speed needs an outer rule: add outer=nesterov, or outer=nesterov(0,1) for the mean")
+	case p.LocalSamples && p.Outer.Kind == outer.Mean:
+		return errors.New("modes: local steps in samples need an outer rule: add outer=nesterov, or outer=nesterov(0,1) for the mean")
 	case p.MaxLead < 0 || p.Local < 0 || p.Micro < 0 || p.ComputeDeadline < 0 || p.Queue < 0:
 		return fmt.Errorf("modes: ahead %d, local %d, micro %d, cap %v and queue %d: none may be negative", p.MaxLead-1, p.Local, p.Micro, p.ComputeDeadline, p.Queue)
 	case p.Queue > MaxQueue:
 		return fmt.Errorf("modes: queue %d is too large: at most %d parts of a share", p.Queue, MaxQueue)
-	case p.MaxLead > 1<<30 || p.Local > 1<<20 || p.Micro > 1<<20:
+	case p.MaxLead > 1<<30 || p.Local > 1<<20 && !p.LocalSamples || p.Local > MaxBatch || p.Micro > 1<<20:
 		return fmt.Errorf("modes: ahead %d, local %d or micro %d is too large: at most %d, %d and %d", p.MaxLead-1, p.Local, p.Micro, 1<<30-1, 1<<20, 1<<20)
 	case (p.Micro > 0) != (p.ComputeDeadline > 0):
 		return errors.New("modes: micro and cap belong together: give both, or neither")
@@ -323,6 +357,9 @@ func (p Plan) validateSteps() error {
 		return errors.New("modes: local steps have no parts: give either local or micro")
 	case tree && (p.MaxLead > 0 || len(p.Excluded) > 0 || p.Local > 0 || p.Micro > 0):
 		return errors.New("modes: a tree cannot be combined with ahead, held, local or micro: remove one of the two")
+	}
+	if err := p.validateFragments(); err != nil {
+		return err
 	}
 	if err := p.Outer.Validate(); err != nil {
 		return fmt.Errorf("modes: outer: %w", err)
@@ -346,6 +383,24 @@ func (p Plan) validateSteps() error {
 		if g.Quorum > 1 || len(g.Riders) > 0 || g.DropLate {
 			return fmt.Errorf("modes: group %d: with ahead a worker waits only for the slowest: give the group quorum 1, no riders, and no dropping", i)
 		}
+	}
+	return nil
+}
+
+// validateFragments checks Fragments.
+func (p Plan) validateFragments() error {
+	g := p.Groups[0]
+	switch f := p.Fragments; {
+	case f == 0:
+	case p.Outer.Kind != outer.Nesterov:
+		return errors.New("modes: fragments are of outer steps: add outer=nesterov")
+	case f < 2 || f > MaxFragments:
+		return fmt.Errorf("modes: %d fragments are not in 2..%d", f, MaxFragments)
+	case !p.LocalSamples && (f > p.Local || p.Local%f != 0):
+		return fmt.Errorf("modes: fragments=%d does not divide local=%d: workers make as many steps for each fragment", f, p.Local)
+	case len(p.Groups) > 1 || g.Quorum != len(g.Members) || len(g.Riders) > 0 || len(p.Excluded) > 0 || p.MaxLead > 0:
+		// Workers that are late would exchange other fragments than the rest.
+		return errors.New("modes: fragments need one group that waits for all its members: use ssgd")
 	}
 	return nil
 }
@@ -390,7 +445,7 @@ func (p Plan) Equal(q Plan) bool {
 
 // sameLocal reports whether the local steps of p and q are the same.
 func (p Plan) sameLocal(q Plan) bool {
-	return p.Local == q.Local && p.Outer == q.Outer && p.StepsBySpeed == q.StepsBySpeed
+	return p.Local == q.Local && p.LocalSamples == q.LocalSamples && p.Outer == q.Outer && p.StepsBySpeed == q.StepsBySpeed && p.Fragments == q.Fragments
 }
 
 // SameGroups reports whether p and q have the same groups in the same order.
@@ -507,11 +562,17 @@ func (p Plan) localSteps() (s string) {
 	if p.Local > 0 {
 		s = fmt.Sprintf(" local=%d", p.Local)
 	}
+	if p.LocalSamples {
+		s += inSamples
+	}
 	if p.StepsBySpeed {
 		s += " steps=speed"
 	}
 	if p.Outer != (outer.Rule{}) {
 		s += " outer=" + p.Outer.String()
+	}
+	if p.Fragments > 0 {
+		s += fmt.Sprintf(" fragments=%d", p.Fragments)
 	}
 	return s
 }
@@ -530,7 +591,7 @@ func (p Plan) Words(given string) string {
 		more = p.shares()
 	}
 	if q.Local == 0 && p.Local > 0 {
-		q.Local, q.Outer, q.StepsBySpeed = p.Local, p.Outer, p.StepsBySpeed
+		q.Local, q.LocalSamples, q.Outer, q.StepsBySpeed, q.Fragments = p.Local, p.LocalSamples, p.Outer, p.StepsBySpeed, p.Fragments
 		more = p.localSteps() + more
 	}
 	// The words do not mean p, for example after a worker has joined or the mode was changed.
@@ -617,7 +678,7 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 }
 
 // Grammar is the input of [Parse], for help texts and errors.
-const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, grace=DURATION, local=H with steps=speed and outer=RULE (mean, nesterov, delayed or lookahead, such as nesterov(0.9,0.7)), micro=M cap=DURATION (or none), queue=M"
+const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, grace=DURATION, local=H (or local=Hsamples) with steps=speed and outer=RULE (mean, nesterov, delayed or lookahead, such as nesterov(0.9,0.7)) and fragments=F, micro=M cap=DURATION (or none), queue=M"
 
 // Parse reads a mode for the workers 0..n-1:
 //
@@ -641,8 +702,10 @@ const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=
 //	ahead=S                no worker begins an iteration more than S ahead of the slowest (Plan.MaxLead)
 //	held=2,3               these wait for another plan, and are in no group
 //	local=H                H local steps between releases
+//	local=2048samples      as many as come nearest to that number of samples (Plan.LocalSamples)
 //	steps=speed            H for the fastest worker, and fewer for slower ones (Plan.StepsBySpeed)
 //	outer=nesterov(M,R)    what an update makes of them, with momentum M and rate R ([Outer])
+//	fragments=F            the parameters are exchanged in F parts, one after the other (Plan.Fragments)
 //	grace=200ms            a group with its quorum waits that long for its other members (Plan.Grace)
 //	micro=M cap=120ms      M parts of a mini-batch, and none is begun after that time; cap=none: no limit
 //	queue=M                M parts of a mini-batch in one queue: a worker takes one after the other (Plan.Queue)
@@ -754,10 +817,14 @@ func Parse(s string, n int) (Plan, error) {
 	return p, nil
 }
 
+// inSamples follows the number of local=H if it counts samples.
+const inSamples = "samples"
+
 // maxSlack is the largest S of ssp=S.
 const maxSlack = 1<<30 - 1
 
-// parseSteps reads one of ahead, held, local, steps, outer, grace, micro, cap and queue; false: another word.
+// parseSteps reads one of ahead, held, local, steps, outer, fragments, grace, micro, cap and queue; false: another
+// word.
 func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	key, value, _ := strings.Cut(f, "=")
 	// number reads a value in least..most. The field gets add more, so that it is never zero, which means
@@ -777,11 +844,17 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	case "ahead":
 		return true, number(&p.MaxLead, 0, maxSlack, 1)
 	case "local":
-		return true, number(&p.Local, 1, 1<<20, 0)
+		most := 1 << 20
+		if v, ok := strings.CutSuffix(value, inSamples); ok {
+			value, most, p.LocalSamples = v, MaxBatch, true
+		}
+		return true, number(&p.Local, 1, most, 0)
 	case "micro":
 		return true, number(&p.Micro, 1, 1<<20, 0)
 	case "queue":
 		return true, number(&p.Queue, 1, MaxQueue, 0)
+	case "fragments":
+		return true, number(&p.Fragments, 2, MaxFragments, 0)
 	case "steps":
 		if value != "speed" || p.StepsBySpeed {
 			return true, fmt.Errorf("steps is %q, not speed, or given twice", clip(value))
@@ -887,7 +960,7 @@ func clip(s string) string {
 // SameKind reports whether a controller's measurements of p hold for q: they differ at most in the sizes of
 // shares and in the number of local steps.
 func (p Plan) SameKind(q Plan) bool {
-	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0) && (p.Local == 0) == (q.Local == 0) && p.Outer == q.Outer && p.StepsBySpeed == q.StepsBySpeed
+	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0) && (p.Local == 0) == (q.Local == 0) && p.LocalSamples == q.LocalSamples && p.Outer == q.Outer && p.StepsBySpeed == q.StepsBySpeed && p.Fragments == q.Fragments
 }
 
 // MaxBatch is the largest share of a worker in calculations. Larger ones would exceed any memory, and rounds

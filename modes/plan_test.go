@@ -44,6 +44,8 @@ func TestParse(t *testing.T) {
 		{in: "groups=0/1 ahead=1 held=2", n: 3, want: Plan{Groups: ASGD(2).Groups, MaxLead: 2, Excluded: []star.Worker{2}}},
 		{in: "ssgd local=8 shares=1,2", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 8, Shares: []int{1, 2}}},
 		{in: "ssgd local=8 outer=nesterov", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 8, Outer: outer.Rule{Kind: outer.Nesterov, Momentum: 0.9, Rate: 0.7}}, out: "ssgd local=8 outer=nesterov(0.9,0.7)"},
+		{in: "ssgd local=2048samples outer=nesterov(0.5,1)", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 2048, LocalSamples: true, Outer: outer.Rule{Kind: outer.Nesterov, Momentum: 0.5, Rate: 1}}},
+		{in: "ssgd local=64 steps=speed outer=nesterov(0.5,1) fragments=4", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 64, StepsBySpeed: true, Outer: outer.Rule{Kind: outer.Nesterov, Momentum: 0.5, Rate: 1}, Fragments: 4}},
 		{in: "ssgd outer=mean local=8", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 8}, out: "ssgd local=8"},
 		{in: "x=2 grace=200ms local=64 steps=speed outer=delayed(0.5,1) shares=1,2,3", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Local: 64, StepsBySpeed: true, Outer: outer.Rule{Kind: outer.Delayed, Momentum: 0.5, Rate: 1}, Grace: 200 * time.Millisecond, Shares: []int{1, 2, 3}}},
 		{in: "backup=1 grace=1.5s", n: 3, want: Plan{Groups: Backup(3, 1).Groups, Grace: 1500 * time.Millisecond}},
@@ -68,6 +70,32 @@ func TestParse(t *testing.T) {
 		if p.String() != out {
 			t.Errorf("Parse(%q, %d).String() = %q, want %q", c.in, c.n, p.String(), out)
 		}
+	}
+}
+
+// Local steps in samples are as many steps of a worker's mini-batch as come nearest to them.
+func TestSteps(t *testing.T) {
+	p, err := Parse("ssgd local=100samples outer=nesterov shares=10,32,64,201", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for w, want := range []int{10, 3, 2, 1} {
+		if got := p.Steps(star.Worker(w), 7); got != want {
+			t.Errorf("worker %d makes %d steps, want %d", w, got, want)
+		}
+	}
+	p.Shares = nil
+	if got := p.Steps(3, 8); got != 13 {
+		t.Errorf("%d steps of 8 samples, want 13", got)
+	}
+	if p.Fragments = 4; p.Steps(3, 8) != 3 {
+		t.Errorf("%d steps of 8 samples for one of four fragments, want 3", p.Steps(3, 8))
+	}
+	if p.LocalSamples = false; p.Steps(0, 7) != 25 {
+		t.Errorf("%d steps for one of four fragments, want 25", p.Steps(0, 7))
+	}
+	if p.Fragments = 0; p.Steps(0, 7) != 100 {
+		t.Errorf("%d steps, want 100", p.Steps(0, 7))
 	}
 }
 
@@ -123,6 +151,18 @@ func TestParseRefuses(t *testing.T) {
 		{"groups=0,1 held=2,4", 4, "not in 0..3"},
 		{"groups=0,1 held=2 held=3", 4, "held is given twice"},
 		{"ssgd local=0", 4, "1..1048576"},
+		{"ssgd local=2048samples", 4, "local steps in samples need an outer rule: add outer=nesterov"},
+		{"ssgd local=0samples outer=nesterov", 4, "1..1073741824"},
+		{"ssgd local=8sample outer=nesterov", 4, `local is "8sample"`},
+		{"ssgd local=8 fragments=4", 4, "fragments are of outer steps: add outer=nesterov"},
+		{"ssgd fragments=4", 4, "fragments are of outer steps"},
+		{"ssgd local=8 outer=delayed fragments=4", 4, "add outer=nesterov"},
+		{"ssgd local=8 outer=nesterov fragments=1", 4, "2..64"},
+		{"ssgd local=8 outer=nesterov fragments=65", 4, "2..64"},
+		{"ssgd local=8 outer=nesterov fragments=16", 4, "fragments=16 does not divide local=8"},
+		{"ssgd local=8 outer=nesterov fragments=3", 4, "fragments=3 does not divide local=8"},
+		{"x=3 local=8 outer=nesterov fragments=4", 4, "fragments need one group that waits for all its members: use ssgd"},
+		{"groups=0-2 held=3 local=8 outer=nesterov fragments=4", 4, "use ssgd"},
 		{"ssgd outer=nesterov", 4, "outer=nesterov(0.9,0.7) needs local steps: add local=H"},
 		{"ssgd steps=speed", 4, "steps=speed needs local steps"},
 		{"ssgd local=2 steps=speed", 4, "steps=speed needs an outer rule"},

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"star/internal/compress"
+	"star/ps/rule"
 	"star/transport"
 	"star/transport/wire"
 )
@@ -32,6 +33,13 @@ type packer struct {
 	// mu is held by each method.
 	mu       sync.Mutex
 	feedback *compress.Feedback
+	// parts encode parts of a slice, each over its part of feedback's residual;
+	// fresh makes their codecs (nil: float32). used encoded the last message, from element at
+	// on.
+	parts map[rule.Part]*compress.Feedback
+	fresh func(from, to int) (compress.Codec, error)
+	used  *compress.Feedback
+	at    int
 	// name is the codec's, as a Push carries it.
 	name string
 	// msg is the last message; empty: nothing can be given back.
@@ -48,7 +56,7 @@ type packer struct {
 // reset sends gradients unchanged from now on.
 func (k *packer) reset() {
 	k.thaw()
-	k.feedback, k.name, k.msg, k.last, k.grad = nil, "", nil, false, nil
+	k.feedback, k.name, k.msg, k.last, k.grad, k.parts = nil, "", nil, false, nil, nil
 }
 
 // use changes the codec for slices of n values. What the previous codec left
@@ -56,7 +64,7 @@ func (k *packer) reset() {
 func (k *packer) use(c compress.Codec, n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.last, k.name = false, c.Name()
+	k.last, k.name, k.parts = false, c.Name(), nil
 	switch {
 	case k.feedback != nil:
 		k.feedback.Use(c)
@@ -77,6 +85,15 @@ func (k *packer) use(c compress.Codec, n int) {
 // codec the name is empty and the payload is grad itself. The payload is valid
 // until the next call; grad must not change until then.
 func (k *packer) pack(step int64, grad []float32) (codec string, payload []byte) {
+	codec, payload, err := k.packPart(step, grad, rule.Part{})
+	if err != nil {
+		panic("ps: " + err.Error()) // only a part needs a codec of its own
+	}
+	return codec, payload
+}
+
+// packPart is pack of a part of the slice.
+func (k *packer) packPart(step int64, grad []float32, of rule.Part) (codec string, payload []byte, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	// The last message emptied the residual and was not given back.
@@ -84,16 +101,43 @@ func (k *packer) pack(step int64, grad []float32) (codec string, payload []byte)
 		k.reset()
 	}
 	if k.feedback == nil {
-		return "", transport.Floats(grad)
+		return "", transport.Floats(grad), nil
 	}
 	k.thaw()
-	k.step, k.grad = step, grad
-	k.msg = k.feedback.Encode(k.msg[:0], grad)
-	if k.feedback.Codec() == compress.Codec(none) {
-		k.last = true
-		return "", k.msg
+	if k.used, k.at, err = k.encoder(of); err != nil {
+		return "", nil, err
 	}
-	return k.name, k.msg
+	k.step, k.grad = step, grad
+	k.msg = k.used.Encode(k.msg[:0], grad)
+	if k.used.Codec() == compress.Codec(none) {
+		k.last = of.Parts == 0
+		return "", k.msg, nil
+	}
+	return k.name, k.msg, nil
+}
+
+// encoder returns what encodes a part of the slice, and where the part begins.
+func (k *packer) encoder(of rule.Part) (*compress.Feedback, int, error) {
+	e := k.feedback.Residual()
+	from, to := of.Range(len(e))
+	if of.Parts == 0 {
+		return k.feedback, 0, nil
+	}
+	if f := k.parts[of]; f != nil {
+		return f, from, nil
+	}
+	c, err := compress.Codec(none), error(nil)
+	if k.fresh != nil {
+		c, err = k.fresh(from, to)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if k.parts == nil || len(k.parts) >= of.Parts { // of a plan with another number of parts
+		k.parts = map[rule.Part]*compress.Feedback{}
+	}
+	k.parts[of] = compress.FeedbackOver(c, e[from:to])
+	return k.parts[of], from, nil
 }
 
 // giveBack adds the last message to the residual again: its gradient was
@@ -105,7 +149,7 @@ func (k *packer) giveBack() {
 		return
 	}
 	k.thaw()
-	if err := k.feedback.Return(k.msg); err != nil {
+	if err := k.used.Return(k.msg); err != nil {
 		// It is our own message.
 		panic("ps: " + err.Error())
 	}

@@ -104,6 +104,11 @@ type Link struct {
 	tuner  *tuner
 	chosen func(version int64, codec, why string)
 
+	// into replaces params for what comes; nil: it does not. begun is the
+	// number of results of writers that Sent waits for.
+	into  []float32
+	begun int
+
 	// news has a token when a reader has received something.
 	news chan struct{}
 	// sent has one result for each job of a writer.
@@ -131,8 +136,10 @@ type peer struct {
 	l    *Link
 	conn transport.Conn
 	info wire.ShardInfo
-	// params is this shard's range of the Link's params.
+	// params is this shard's range of the Link's params, and into where those
+	// that come are written.
 	params []float32
+	into   atomic.Pointer[[]float32]
 	jobs   chan job
 	// quit is closed when the shard has moved to another server.
 	quit chan struct{}
@@ -171,6 +178,8 @@ type job struct {
 	// asks makes a Pull ask for the optimiser's state.
 	asks bool
 	vec  []float32
+	// of is the part of the slice that vec is.
+	of rule.Part
 	// time: measure the speed of this push.
 	time bool
 }
@@ -241,6 +250,7 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job), quit: make(chan struct{}), pack: new(packer), rounds: cfg.Rounded != ""}
 		p.version.Store(-1)
 		p.passed.Store(-1)
+		p.receiveInto(nil)
 		l.peers = append(l.peers, p)
 	}
 	if err := l.compress(cfg); err != nil {
@@ -403,6 +413,7 @@ func (l *Link) Route(ctx context.Context, shard int, addr string, pull bool) err
 	}
 	p := &peer{l: l, conn: c, info: info, params: old.params, jobs: make(chan job), quit: make(chan struct{}), pack: old.pack}
 	p.version.Store(old.version.Load())
+	p.receiveInto(l.into)
 	p.passed.Store(-1)
 	l.mu.Lock()
 	l.peers[i] = p
@@ -459,10 +470,21 @@ func (l *Link) InitState(ctx context.Context, st rule.State) error {
 // Push returns when the last byte was handed to the network, not when it has
 // arrived.
 func (l *Link) Push(ctx context.Context, step, basis int64, samples int, grad []float32) error {
+	if err := l.Begin(ctx, step, basis, samples, grad, rule.Part{}); err != nil {
+		return err
+	}
+	return l.Sent(ctx)
+}
+
+// Begin is Push of a part of every shard's slice ([Link.Ranges]), or of all,
+// without waiting: the caller may compute, and calls Sent before any other
+// method. grad is borrowed until then. Only that part of the parameters comes
+// back.
+func (l *Link) Begin(ctx context.Context, step, basis int64, samples int, grad []float32, of rule.Part) error {
 	if len(grad) != len(l.params) {
 		panic("ps: the gradient is not as long as the parameters")
 	}
-	j := job{kind: wire.KindPush, push: wire.Push{Step: step, Basis: basis, Samples: samples}}
+	j := job{kind: wire.KindPush, of: of, push: wire.Push{Step: step, Basis: basis, Samples: samples, Parts: of.Parts, Part: of.Index}}
 	// The measurement of the last push is complete now: the caller has waited
 	// for its parameters.
 	if l.tuner != nil {
@@ -475,7 +497,44 @@ func (l *Link) Push(ctx context.Context, step, basis int64, samples int, grad []
 			}
 		}
 	}
-	return l.send(ctx, j, grad)
+	l.begin(j, grad)
+	return nil
+}
+
+// Sent waits until what Begin pushes was handed to the network.
+func (l *Link) Sent(ctx context.Context) error {
+	defer l.pushing.End()
+	n := l.begun
+	l.begun = 0
+	return l.collect(ctx, n)
+}
+
+// Ranges yields the elements of a part: in every shard's slice the part with
+// that index, in order of the parameters.
+func (l *Link) Ranges(of rule.Part, yield func(from, to int)) {
+	for _, p := range l.peers {
+		from, to := of.Range(len(p.params))
+		yield(int(p.info.From)+from, int(p.info.From)+to)
+	}
+}
+
+// Into has parameters that come from now on written to v, which must be as long
+// as Params, instead of Params; nil: to Params again. Call it only when all
+// that was asked for has come (Wait).
+func (l *Link) Into(v []float32) {
+	l.into = v
+	for _, p := range l.peers {
+		p.receiveInto(v)
+	}
+}
+
+// receiveInto sets where the shard's parameters are written.
+func (p *peer) receiveInto(v []float32) {
+	at := p.params
+	if v != nil {
+		at = v[p.info.From:p.info.To]
+	}
+	p.into.Store(&at)
 }
 
 // Dropped reports that the gradient of the last Push was dropped. With a codec,
@@ -511,6 +570,11 @@ func (l *Link) use(name string) error {
 		c, err := newCodec(name, l.tensors, p.info, seed)
 		if err != nil {
 			return err
+		}
+		p.pack.fresh = func(from, to int) (compress.Codec, error) {
+			part := p.info
+			part.From, part.To = p.info.From+int64(from), p.info.From+int64(to)
+			return newCodec(name, l.tensors, part, seed)
 		}
 		p.pack.use(c, len(p.params))
 	}
@@ -559,20 +623,24 @@ func (l *Link) say(version int64, codec, why string) {
 // send gives j to every writer, with its slice of vec, and waits for all of
 // them.
 func (l *Link) send(ctx context.Context, j job, vec []float32) error {
+	l.begin(j, vec)
+	return l.Sent(ctx)
+}
+
+// begin gives j to every writer, with its slice of vec. Sent must follow.
+func (l *Link) begin(j job, vec []float32) {
 	l.drop()
-	n := 0
 	l.pushing.Begin(j.push.Step, l.patience(len(vec)))
-	defer l.pushing.End()
 	for _, p := range l.peers {
-		j.vec = vec[p.info.From:p.info.To]
+		from, to := j.of.Range(len(p.params))
+		j.vec = vec[int(p.info.From)+from : int(p.info.From)+to]
 		// Before the writer has the job: the answer may come before the writer
 		// reports.
 		if j.kind == wire.KindPush {
 			p.due.Add(1)
 		}
-		n += p.give(j)
+		l.begun += p.give(j)
 	}
-	return l.collect(ctx, n)
 }
 
 // drop forgets the gradient that replica sets keep for retransmission.
@@ -856,7 +924,10 @@ func (p *peer) write() {
 func (p *peer) do(j job) error {
 	var payload []byte
 	if j.kind == wire.KindPush {
-		j.push.Codec, payload = p.pack.pack(j.push.Step, j.vec)
+		var err error
+		if j.push.Codec, payload, err = p.pack.packPart(j.push.Step, j.vec, j.of); err != nil {
+			return err
+		}
 	}
 	if err := p.conn.SetWriteDeadline(time.Now().Add(p.l.patience(len(j.vec)))); err != nil {
 		return err
@@ -980,13 +1051,20 @@ func (p *peer) receive() error {
 		return fmt.Errorf("unexpected %v", f.Kind)
 	}
 	m, err := wire.ParseParams(f.Header)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	of, err := partOf(m.Parts, m.Part, len(p.params))
+	if err != nil {
+		return err
+	}
+	from, to := of.Range(len(p.params))
+	n := int64(to - from)
+	switch {
 	case m.Shard != p.info.Shard:
 		return fmt.Errorf("it sent parameters of shard %d", m.Shard)
-	case f.Size != 4*int64(len(p.params)) && (!p.rounds || f.Size != 2*int64(len(p.params))):
-		return fmt.Errorf("it sent %d bytes of parameters, expected %d", f.Size, 4*len(p.params))
+	case f.Size != 4*n && (!p.rounds || f.Size != 2*n):
+		return fmt.Errorf("it sent %d bytes of parameters, expected %d", f.Size, 4*n)
 	case p.due.Load() <= 0 && p.copied():
 		// A new primary may send both what the last one owed and what it was
 		// asked for.
@@ -998,12 +1076,13 @@ func (p *peer) receive() error {
 	if err := p.conn.SetReadDeadline(time.Now().Add(p.l.patience(len(p.params)))); err != nil {
 		return err
 	}
-	if f.Size == 4*int64(len(p.params)) {
-		err = p.conn.ReadPayload(transport.Floats(p.params))
+	params := (*p.into.Load())[from:to]
+	if f.Size == 4*n {
+		err = p.conn.ReadPayload(transport.Floats(params))
 	} else {
 		p.rounded = slices.Grow(p.rounded[:0], int(f.Size))[:f.Size]
 		if err = p.conn.ReadPayload(p.rounded); err == nil {
-			err = compress.BF16.Decode(p.params, p.rounded)
+			err = compress.BF16.Decode(params, p.rounded)
 		}
 	}
 	if err != nil {

@@ -360,7 +360,8 @@ func (g *giver) send() error {
 		}
 	}
 	pass := func(w rule.Gradient) error {
-		return giveVector(g, wire.Push{Shard: g.h.info.Shard, Worker: w.Worker, Step: w.Step, Basis: w.Basis, Samples: w.Samples}, w.Vec)
+		from, to := w.Of.Range(g.h.n)
+		return giveVector(g, wire.Push{Shard: g.h.info.Shard, Worker: w.Worker, Step: w.Step, Basis: w.Basis, Samples: w.Samples, Parts: w.Of.Parts, Part: w.Of.Index}, w.Vec[from:to])
 	}
 	for {
 		select {
@@ -561,15 +562,20 @@ func (s *Server) receive(ctx context.Context, a *adoption) (wire.MovedStage, err
 			if m.Shard != a.Shard || int(m.Worker) >= len(h.conns) || m.Codec != "" {
 				return wire.Complete, fmt.Errorf("unexpected gradient of worker %d for shard %d with codec %q", m.Worker, m.Shard, m.Codec)
 			}
+			of, err := partOf(m.Parts, m.Part, h.n)
+			if err != nil {
+				return wire.Complete, err
+			}
 			vec := h.mem.gradient(ctx.Done())
 			if vec == nil {
 				return wire.Complete, context.Cause(ctx)
 			}
-			if err := h.read(c, f, vec); err != nil {
+			from, to := of.Range(h.n)
+			if err := h.read(c, f, vec[from:to]); err != nil {
 				h.mem.Free(vec)
 				return wire.Complete, err
 			}
-			h.put(input{kind: inPassed, grad: rule.Gradient{Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: h.s.measure(vec), Vec: vec}})
+			h.put(input{kind: inPassed, grad: rule.Gradient{Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: h.s.measure(vec[from:to]), Of: of, Vec: vec}})
 		case wire.KindLeave:
 			if !loaded {
 				return wire.Loaded, errors.New("the server left before it had sent everything")
@@ -652,11 +658,11 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 // maxOuterSlots is the largest number of state vectors of outer steps (rule.Descent.OuterSlots).
 const maxOuterSlots = 3
 
-// read reads the payload of f, which must be as long as the shard.
+// read reads the payload of f, which must be as long as vec.
 func (h *host) read(c transport.Conn, f transport.Frame, vec []float32) error {
 	// Before any byte is read: the peer must not choose how much is written.
-	if want := 4 * int64(h.n); f.Size != want {
-		return fmt.Errorf("%v of %d bytes, but the shard's %d elements are %d", f.Kind, f.Size, h.n, want)
+	if want := 4 * int64(len(vec)); f.Size != want {
+		return fmt.Errorf("%v of %d bytes, but %d elements of the shard are %d", f.Kind, f.Size, len(vec), want)
 	}
 	if err := c.SetReadDeadline(time.Now().Add(h.s.patience(f.Size))); err != nil {
 		return err

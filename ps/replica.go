@@ -130,7 +130,7 @@ func (h *host) answer() {
 	for _, c := range h.pulls {
 		if h.conns[c.worker] == c {
 			h.shard.Read(c.worker)
-			h.send(c, len(h.pulls) == 1)
+			h.send(c, rule.Part{}, len(h.pulls) == 1)
 		}
 	}
 	h.pulls = nil

@@ -71,20 +71,20 @@ func (k *packer) freeze(step int64, back bool) (f *frozen, codec string, m compr
 	}
 	// The message in hand is part of the state: add it to a copy of the
 	// residual.
-	own := compress.FeedbackOver(k.feedback.Codec(), slices.Clone(e))
-	if err := own.Return(k.msg); err != nil {
+	e = slices.Clone(e)
+	part := e[k.at : k.at+len(k.grad)]
+	if err := compress.FeedbackOver(k.used.Codec(), part).Return(k.msg); err != nil {
 		// It is our own message.
 		panic("ps: " + err.Error())
 	}
-	e = own.Residual()
 	if ahead {
 		// e' = e + g − m, so e = e' + m − g up to rounding. The encoder's
 		// memory is of one step later: this changes the next message, but no
 		// sum.
 		for i, g := range k.grad {
 			// A gradient that is not finite leaves nothing to recover.
-			if e[i] -= g; e[i]-e[i] != 0 {
-				e[i] = 0
+			if part[i] -= g; part[i]-part[i] != 0 {
+				part[i] = 0
 			}
 		}
 	}

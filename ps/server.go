@@ -761,7 +761,7 @@ func (h *host) handle(m input) error {
 			return nil
 		}
 		h.shard.Read(m.conn.worker)
-		h.send(m.conn, true)
+		h.send(m.conn, rule.Part{}, true)
 	case inFire:
 		if pause := h.s.cfg.Pause; pause != nil && len(h.fires) > 0 {
 			pause(h.s.ctx, h.info.Shard)
@@ -871,7 +871,7 @@ func (h *host) announce(ev Event) error {
 				if own := h.shard.Model(w); own != nil {
 					h.deliver(h.conns[w], parcel{snap: h.mem.clone(own), version: ev.Version, alone: true})
 				} else {
-					h.send(h.conns[w], len(ev.Workers) == 1)
+					h.send(h.conns[w], h.shard.PartOf(w), len(ev.Workers) == 1)
 				}
 			}
 		}
@@ -909,10 +909,10 @@ func (h *host) sendNorm() error {
 	return nil
 }
 
-// send sends the current parameters to c. alone: to no other worker at the same
-// time.
-func (h *host) send(c *conn, alone bool) {
-	h.deliver(c, parcel{snap: h.mem.retain(), version: h.shard.Version(), alone: alone})
+// send sends a part of the current parameters to c. alone: to no other worker
+// at the same time.
+func (h *host) send(c *conn, of rule.Part, alone bool) {
+	h.deliver(c, parcel{snap: h.mem.retain(), version: h.shard.Version(), alone: alone, of: of})
 }
 
 // deliver queues a parcel for c's sender. A worker with a full queue is
@@ -985,7 +985,8 @@ type conn struct {
 	push   wire.Push
 	pushed bool
 	slots  []rule.Slot
-	pack   unpacker
+	// packs decode what the worker pushes, by part.
+	packs map[rule.Part]*unpacker
 
 	reading, sending *flightrecorder.Site
 
@@ -1003,6 +1004,8 @@ type parcel struct {
 	version int64
 	// alone: no other worker is sent this version by the same firing.
 	alone bool
+	// of is the part that the worker exchanges.
+	of rule.Part
 }
 
 // end closes the connection. Only the first reason counts.
@@ -1102,7 +1105,7 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello wire.Hello)
 	s.wg.Add(1)
 	return &conn{
 		Conn: tc, h: h, worker: star.Worker(hello.Rank), attempt: attempt, rounds: hello.Codec == compress.BF16.Name(),
-		out:  make(chan parcel, 4),
+		out: make(chan parcel, 4), packs: map[rule.Part]*unpacker{},
 		done: make(chan struct{}),
 	}, nil
 }
@@ -1172,10 +1175,13 @@ func (c *conn) send() {
 			}
 			if err == nil {
 				c.sending.Begin(p.version, c.h.s.patience(int64(4*c.h.n)), int(c.worker))
-				m := wire.Params{Shard: c.h.info.Shard, Version: p.version}
-				b := transport.Floats(p.snap.vec)
+				m := wire.Params{Shard: c.h.info.Shard, Version: p.version, Parts: p.of.Parts, Part: p.of.Index}
+				from, to := p.of.Range(c.h.n)
+				b := transport.Floats(p.snap.vec[from:to])
 				if c.rounds {
-					err = transport.Send(c.Conn, m, p.snap.rounded())
+					err = transport.Send(c.Conn, m, p.snap.rounded()[2*from:2*to])
+				} else if p.of.Parts > 0 { // the snapshot keeps the checksum of the whole
+					err = transport.Send(c.Conn, m, b)
 				} else if sum, ok := p.snap.checksum(!p.alone); ok {
 					err = transport.SendSummed(c.Conn, m, b, sum)
 				} else {
@@ -1241,12 +1247,16 @@ func (c *conn) receive() error {
 				c.pushed = true
 				c.h.put(input{kind: inComing, conn: c, grad: rule.Gradient{Worker: m.Worker, Step: m.Step}})
 			}
-			vec, sum2, err := c.gradient(f, m.Codec)
+			of, err := partOf(m.Parts, m.Part, c.h.n)
+			if err != nil {
+				return err
+			}
+			vec, sum2, err := c.gradient(f, m.Codec, of)
 			if err != nil {
 				return fmt.Errorf("gradient of step %d: %w", m.Step, err)
 			}
 			c.h.put(input{kind: inPush, conn: c, grad: rule.Gradient{
-				Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: sum2, Vec: vec,
+				Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: sum2, Of: of, Vec: vec,
 			}})
 		case wire.KindInit:
 			m, err := wire.ParseInit(f.Header)
@@ -1256,7 +1266,7 @@ func (c *conn) receive() error {
 			if err := c.mine("initial parameters", m.Worker, m.Shard); err != nil {
 				return err
 			}
-			vec, _, err := c.vector(f)
+			vec, _, err := c.vector(f, rule.Part{})
 			if err != nil {
 				return fmt.Errorf("initial parameters: %w", err)
 			}
@@ -1281,7 +1291,7 @@ func (c *conn) receive() error {
 			if len(c.slots) == maxInitSlots || c.pushed {
 				return fmt.Errorf("unexpected optimiser state %q, after %d vectors or a gradient", m.Name, len(c.slots))
 			}
-			vec, _, err := c.vector(f)
+			vec, _, err := c.vector(f, rule.Part{})
 			if err != nil {
 				return fmt.Errorf("optimiser state %q: %w", m.Name, err)
 			}
@@ -1351,12 +1361,21 @@ func (c *conn) mine(what string, w star.Worker, shard int) error {
 	return nil
 }
 
-// vector reads the payload of f, which must be as long as the shard, into a
-// vector from memory and measures it on the way. A size that a frame claims
-// allocates nothing.
-func (c *conn) vector(f transport.Frame) (vec []float32, sum2 float64, err error) {
-	if want := 4 * int64(c.h.n); f.Size != want {
-		return nil, 0, fmt.Errorf("%d bytes, but the shard's %d elements are %d", f.Size, c.h.n, want)
+// partOf checks the part of a slice of n elements that a message names.
+func partOf(parts, index, n int) (rule.Part, error) {
+	if parts > n || index > 0 && index >= parts {
+		return rule.Part{}, fmt.Errorf("part %d of %d of a slice of %d elements does not exist", index, parts, n)
+	}
+	return rule.Part{Parts: parts, Index: index}, nil
+}
+
+// vector reads the payload of f, which must be as long as that part of the
+// shard, into a vector from memory and measures it on the way. A size that a
+// frame claims allocates nothing.
+func (c *conn) vector(f transport.Frame, of rule.Part) (vec []float32, sum2 float64, err error) {
+	from, to := of.Range(c.h.n)
+	if want := 4 * int64(to-from); f.Size != want {
+		return nil, 0, fmt.Errorf("%d bytes, but %d elements of the shard are %d", f.Size, to-from, want)
 	}
 	if vec = c.h.mem.gradient(c.done); vec == nil {
 		return nil, 0, net.ErrClosed
@@ -1364,10 +1383,10 @@ func (c *conn) vector(f transport.Frame) (vec []float32, sum2 float64, err error
 	sum2 = -1
 	err = c.payload(f, func() (err error) {
 		if c.h.s.cfg.Measure {
-			sum2, err = transport.ReadSquares(c.Conn, vec, kernel.SumSq)
+			sum2, err = transport.ReadSquares(c.Conn, vec[from:to], kernel.SumSq)
 			return err
 		}
-		return c.ReadPayload(transport.Floats(vec))
+		return c.ReadPayload(transport.Floats(vec[from:to]))
 	})
 	if err != nil {
 		c.h.mem.Free(vec)
@@ -1396,12 +1415,24 @@ func (c *conn) payload(f transport.Frame, read func() error) error {
 // gradient reads the payload of f and decodes it. It takes no vector from
 // memory before the payload is complete. sum2 is the sum of squares, or -1 if
 // it is not measured.
-func (c *conn) gradient(f transport.Frame, codec string) (vec []float32, sum2 float64, err error) {
+func (c *conn) gradient(f transport.Frame, codec string, of rule.Part) (vec []float32, sum2 float64, err error) {
 	if codec == "" || codec == none.Name() {
-		return c.vector(f)
+		return c.vector(f, of)
 	}
-	msg, err := c.pack.room(codec, f.Size, c.h.n, func(name string) (compress.Codec, error) {
-		return newCodec(name, c.h.s.tensors, c.h.info, 0)
+	from, to := of.Range(c.h.n)
+	pack := c.packs[of]
+	if pack == nil {
+		// The parts of a plan, and the whole: a peer cannot have more kept.
+		if len(c.packs) > wire.MaxFragments {
+			clear(c.packs)
+		}
+		pack = new(unpacker)
+		c.packs[of] = pack
+	}
+	msg, err := pack.room(codec, f.Size, to-from, func(name string) (compress.Codec, error) {
+		info := c.h.info
+		info.From, info.To = c.h.info.From+int64(from), c.h.info.From+int64(to)
+		return newCodec(name, c.h.s.tensors, info, 0)
 	})
 	if err != nil {
 		return nil, 0, err
@@ -1412,11 +1443,11 @@ func (c *conn) gradient(f transport.Frame, codec string) (vec []float32, sum2 fl
 	if vec = c.h.mem.gradient(c.done); vec == nil {
 		return nil, 0, net.ErrClosed
 	}
-	if err := c.pack.codec.Decode(vec, msg); err != nil {
+	if err := pack.codec.Decode(vec[from:to], msg); err != nil {
 		c.h.mem.Free(vec)
 		return nil, 0, err
 	}
-	return vec, c.h.s.measure(vec), nil
+	return vec, c.h.s.measure(vec[from:to]), nil
 }
 
 // measure returns the sum of squares of a decoded or passed-on gradient, or -1

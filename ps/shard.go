@@ -137,6 +137,9 @@ type Shard struct {
 	saves []wire.Save
 	held  bool
 
+	// parts are those of the gradients that the last firings took, by worker.
+	parts []rule.Part
+
 	// gradients are those of the firing in hand.
 	gradients []rule.Gradient
 	workers   []star.Worker
@@ -354,6 +357,8 @@ func (s *Shard) Fire(f *wire.Fire) error {
 			return fmt.Errorf("ps: firing %d names step %d of worker %d, but step %d is stored here", f.Seq, g.Step, g.Worker, step)
 		case p.named:
 			return fmt.Errorf("ps: firing %d names step %d of worker %d, which a firing has named already", f.Seq, g.Step, g.Worker)
+		case p.Of.Parts > 0 && outer.Kind != rule.OuterNesterov:
+			return fmt.Errorf("ps: firing %d names step %d of worker %d, which is part of a distance, for an update with outer=%v; only nesterov takes parts", f.Seq, g.Step, g.Worker, outer)
 		}
 		p.named = true
 	}
@@ -412,6 +417,22 @@ func (s *Shard) Model(w star.Worker) []float32 {
 		return s.descent.OuterModel(w)
 	}
 	return nil
+}
+
+// PartOf returns the part of the parameters that w exchanged with its last gradient that a firing took.
+func (s *Shard) PartOf(w star.Worker) rule.Part {
+	if int(w) >= len(s.parts) {
+		return rule.Part{}
+	}
+	return s.parts[w]
+}
+
+// exchanged notes the part that a gradient is of.
+func (s *Shard) exchanged(g *rule.Gradient) {
+	for int(g.Worker) >= len(s.parts) {
+		s.parts = append(s.parts, rule.Part{})
+	}
+	s.parts[g.Worker] = g.Of
 }
 
 // Read tells the rule that w is sent the current parameters other than by a
@@ -570,6 +591,7 @@ func (s *Shard) Next() (Event, bool) {
 	for _, g := range f.Dropped {
 		if p := s.find(g.Worker, g.Step); p != nil && p.named {
 			late := p.Gradient
+			s.exchanged(&late)
 			if s.salvage != nil && late.Sum2-late.Sum2 == 0 {
 				late.Weight = g.Weight
 				s.salvage.Late(f.Version, late)
@@ -617,6 +639,7 @@ func (s *Shard) take(f *firing) {
 	for _, g := range f.Gradients {
 		p := s.find(g.Worker, g.Step).Gradient
 		p.Weight = g.Weight
+		s.exchanged(&p)
 		s.gradients = append(s.gradients, p)
 		s.remove(g.Worker, g.Step)
 	}
@@ -627,16 +650,19 @@ func (s *Shard) take(f *firing) {
 }
 
 // look compares the directions of the gradients in hand that have the newest
-// basis.
+// basis and are of the same part.
 func (s *Shard) look() {
-	newest := s.gradients[0].Basis
+	newest, of := s.gradients[0].Basis, s.gradients[0].Of
 	for _, g := range s.gradients {
-		newest = max(newest, g.Basis)
+		if g.Basis > newest {
+			newest, of = g.Basis, g.Of
+		}
 	}
 	s.compare = s.compare[:0]
 	for _, g := range s.gradients {
-		if g.Basis == newest {
-			s.compare = append(s.compare, poison.Gradient{Worker: int(g.Worker), Vec: g.Vec, Void: g.Weight == 0})
+		if g.Basis == newest && g.Of == of {
+			from, to := g.Of.Range(s.n)
+			s.compare = append(s.compare, poison.Gradient{Worker: int(g.Worker), Vec: g.Vec[from:to], Void: g.Weight == 0})
 		}
 	}
 	s.turns = append(s.turns, s.angles.Observe(s.compare)...)

@@ -123,6 +123,9 @@ type Gradient struct {
 	Samples int   // in it, of all its steps
 	Local   int   // steps that its worker made by itself (Plan.Local); 0: it is a gradient
 	Moved   bool  // it is the distance of these steps, for an outer step
+	Streams bool  // its worker exchanges fragments: it made these steps from its own parameters
+	// Of is the part of the parameters that the distance is of.
+	Of rule.Part
 	// Outer is the outer step that the update makes, and Weight the weight in it; zero: it makes none.
 	Outer  rule.Outer
 	Weight float32
@@ -482,7 +485,7 @@ func (r *run) goOn(at time.Duration, version int64, gradients int) error {
 	if r.net == nil {
 		for _, w := range r.released {
 			if r.Ring == nil {
-				r.result.Bytes += float64(r.Bytes)
+				r.result.Bytes += r.streams(w).sent(float64(r.Bytes)) // of its last push
 			}
 			if err := r.begin(w, version, at); err != nil {
 				return err
@@ -692,13 +695,14 @@ func (r *run) prepare(w star.Worker, version int64) {
 	if r.net != nil {
 		r.net.at[w].halt = false
 	}
-	m.local, m.micro, m.limit = int32(r.plan.Local), int32(r.plan.Micro), r.plan.ComputeDeadline
+	m.local, m.micro, m.limit = int32(r.plan.Steps(w, r.Batch)), int32(r.plan.Micro), r.plan.ComputeDeadline
 	m.moves = r.plan.Outer.Kind != rule.OuterMean
-	m.planned = r.plan.Share(w, r.Batch) * max(1, r.plan.Local)
+	m.planned = r.plan.Share(w, r.Batch) * max(1, r.plan.Steps(w, r.Batch))
 	var told *wire.Release
 	if r.sharded != nil {
 		told = &r.sharded.at[w].release
 		m.local, m.moves = int32(told.Local), told.Outer != ""
+		r.sharded.streams[w].released(told, m.arrived-m.spent.Push)
 	}
 	m.ticks += int64(max(1, m.local))
 	r.queue.forget(w)
@@ -753,7 +757,7 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 		})
 		return nil
 	}
-	m.due = at + m.spent.Total()
+	m.due = max(at, r.streams(w).since(at)+m.spent.Load+m.spent.Compute) + m.spent.Push
 	r.agenda.add(event{at: m.due, kind: arrival, worker: int32(w)})
 	return nil
 }
@@ -825,7 +829,7 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 		r.Pilot.Observe(record)
 	}
 	if r.net == nil && r.Ring == nil {
-		r.result.Bytes += float64(r.Bytes)
+		r.result.Bytes += r.streams(w).sent(float64(r.Bytes))
 	}
 	m.step++
 	if d, ok := r.Learner.(Drawer); ok && m.part > 0 {

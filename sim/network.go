@@ -312,8 +312,9 @@ func (n *network) serve(at time.Duration, s *shard) {
 		s.busy = false
 		for i, w := range j.to {
 			if n.at[w].attempt == j.attempts[i] {
-				n.r.result.Bytes += s.bytes
-				n.send(at, s.host, n.home[w], s.bytes, w, func(at time.Duration) error { return n.pulled(at, w) })
+				bytes := n.r.streams(w).came(s.bytes)
+				n.r.result.Bytes += bytes
+				n.send(at, s.host, n.home[w], bytes, w, func(at time.Duration) error { return n.pulled(at, w) })
 			}
 		}
 		n.serve(at, s)
@@ -341,6 +342,7 @@ func (n *network) begin(at time.Duration, w star.Worker) error {
 		n.r.sharded.fed(at, w, false)
 	}
 	m.began, m.spent, m.samples = at, Spent{}, 0
+	n.r.streams(w).begins(at, i.ended)
 	if m.part > 0 {
 		n.r.enter(at, w)
 	}
@@ -359,7 +361,7 @@ func (n *network) step(at time.Duration, w star.Worker, k int) error {
 	m.spent.Push = s.Push
 	m.full = s.Compute
 	attempt := n.at[w].attempt
-	n.r.after(at+s.Load, func(at time.Duration) error {
+	n.r.after(at+s.Load-n.r.streams(w).spend(s.Load), func(at time.Duration) error {
 		if n.at[w].attempt != attempt {
 			return nil
 		}
@@ -402,8 +404,9 @@ func (n *network) part(at time.Duration, w star.Worker, k, i int) error {
 	if m.part > 0 {
 		work = n.r.partTakes(w).Seconds()
 	}
-	a := &activity{left: work * n.Threads, most: n.Threads, weight: n.Threads, worker: int(w), done: func(end time.Duration) error {
-		m.spent.Compute += end - at
+	early := n.r.streams(w).spend(time.Duration(work * float64(time.Second)))
+	a := &activity{left: (work - early.Seconds()) * n.Threads, most: n.Threads, weight: n.Threads, worker: int(w), done: func(end time.Duration) error {
+		m.spent.Compute += early + end - at
 		m.samples += samples
 		return n.part(end, w, k, i+1)
 	}}
@@ -470,8 +473,9 @@ func (n *network) toShards(at time.Duration, w star.Worker, done func(at time.Du
 		}
 		for s := range n.shards {
 			host := n.shards[s].host
-			n.r.result.Bytes += n.shards[s].bytes
-			n.send(at, n.home[w], host, n.shards[s].bytes, w, func(at time.Duration) error {
+			bytes := n.r.streams(w).sent(n.shards[s].bytes)
+			n.r.result.Bytes += bytes
+			n.send(at, n.home[w], host, bytes, w, func(at time.Duration) error {
 				if n.at[w].missing--; n.at[w].missing > 0 {
 					return nil
 				}

@@ -27,6 +27,8 @@ type shardsRun struct {
 	*run
 	e  *engine.Shards
 	at []reporter
+
+	streams []streaming // of each worker
 }
 
 // reporter is what an engine has told a worker, and what has become of it.
@@ -46,6 +48,79 @@ type reporter struct {
 	feeds   []star.Worker // children that get their parameters from it, when it has them
 }
 
+// streaming is a worker's exchange in fragments (Plan.Fragments). All methods but released may be called with nil.
+type streaming struct {
+	on bool
+
+	// The part of the parameters of its next or last push, and of the one before, which comes back first.
+	of, back rule.Part
+
+	// It begins its next batch when it has pushed this one.
+	ahead bool
+
+	// When it began the present batch, if before its release; -1: not before. credit is how long it had computed on it
+	// by then, less what spend has taken.
+	began  time.Duration
+	credit time.Duration
+}
+
+// streams is the exchange of w in fragments; nil: it has none.
+func (r *run) streams(w star.Worker) *streaming {
+	if r.sharded == nil {
+		return nil
+	}
+	return &r.sharded.streams[w]
+}
+
+// released begins a release. pushed is when the worker began its last push.
+func (s *streaming) released(rel *wire.Release, pushed time.Duration) {
+	s.on = s.ahead || len(rel.Ahead) > 0
+	if s.began, s.credit = -1, 0; s.ahead {
+		s.began = pushed
+	}
+	s.back, s.of, s.ahead = s.of, rule.Part{Parts: rel.Fragments, Index: rel.Fragment}, len(rel.Ahead) > 0
+}
+
+// since is when the worker began the batch for which it has the parameters at a time.
+func (s *streaming) since(at time.Duration) time.Duration {
+	if s == nil || s.began < 0 {
+		return at
+	}
+	return s.began
+}
+
+// begins says that the worker has the parameters for a batch, and when its last push began.
+func (s *streaming) begins(at, pushed time.Duration) {
+	if s != nil && s.began >= 0 {
+		s.credit = at - pushed
+	}
+}
+
+// spend takes up to d of the time that the worker has computed before.
+func (s *streaming) spend(d time.Duration) time.Duration {
+	if s == nil {
+		return 0
+	}
+	d = min(d, s.credit)
+	s.credit -= d
+	return d
+}
+
+// sent and came are the bytes of a push and of the parameters after it, of all parameters' bytes.
+func (s *streaming) sent(all float64) float64 {
+	if s == nil {
+		return all
+	}
+	return all / float64(max(1, s.of.Parts))
+}
+
+func (s *streaming) came(all float64) float64 {
+	if s == nil {
+		return all
+	}
+	return all / float64(max(1, s.back.Parts))
+}
+
 // startShards starts all workers, or the first validation.
 func (r *run) startShards() error {
 	n := len(r.workers)
@@ -53,7 +128,7 @@ func (r *run) startShards() error {
 	for w := range reachable {
 		reachable[w] = true
 	}
-	s := &shardsRun{run: r, at: make([]reporter, n)}
+	s := &shardsRun{run: r, at: make([]reporter, n), streams: make([]streaming, n)}
 	s.e = engine.NewShards(engine.Config{Plan: r.plan, Workers: n, Shards: 1, Batch: r.Batch, Limit: math.MaxInt64 / 2, Cancel: r.Cancel, Reachable: reachable})
 	r.sharded = s
 	return r.start()
@@ -169,6 +244,7 @@ func (s *shardsRun) update(at time.Duration, o *engine.Ready) error {
 	for i, member := range o.Members {
 		w := member.Worker
 		g := s.workers[w].gradient(w)
+		g.Streams, g.Of = s.streams[w].on, s.streams[w].of
 		if kept := s.banks[w]; len(kept) > 0 && kept[0].Step == member.Step {
 			g, s.banks[w] = kept[0], kept[1:]
 		} else {
@@ -395,6 +471,7 @@ func (s *shardsRun) fed(at time.Duration, w star.Worker, gone bool) {
 // leave is the loss of a worker.
 func (s *shardsRun) leave(at time.Duration, w star.Worker) error {
 	s.attempts[w]++
+	s.streams[w] = streaming{}
 	if s.net != nil {
 		s.fed(at, w, true)
 		if p := s.at[w].parent; p != modes.Direct {

@@ -86,6 +86,7 @@ type Trained struct {
 	solos     []*rule.Solo
 	strides   []*rule.Solo  // of workers with local steps in their last gradient
 	turns     []pgns.Change // of the workers' gradients: what a controller knows of the noise where updates are of one
+	streams   []streamed    // of workers that exchange fragments
 	own       []float32     // parameters of the worker that trains by itself
 	step      []float32     // a gradient of it
 	descent   *rule.Descent
@@ -138,7 +139,7 @@ func (t *Trained) Begin(workers, round int) {
 			t.solos[w] = t.Solo()
 		}
 	}
-	t.strides = make([]*rule.Solo, workers)
+	t.strides, t.streams = make([]*rule.Solo, workers), make([]streamed, workers)
 	t.shard = ps.NewShard(len(params), made, &t.mem)
 	t.shard.Load(params, 0)
 	if t.Every <= 0 {
@@ -231,20 +232,58 @@ func (t *Trained) stride(vec []float32, g *Gradient, r *read) error {
 			}
 		}
 	}
+	if g.Streams {
+		return t.stream(vec, g, r, *s)
+	}
+	t.streams[g.Worker] = streamed{}
 	return t.train(vec, g, r, *s)
+}
+
+// streamed is the parameters of a worker that exchanges fragments, and what it has exchanged last.
+type streamed struct {
+	own  []float32
+	sent rule.Part
+}
+
+// stream has a worker make its steps from its own parameters, mix in what has come back of its last exchange, and make
+// the distance of the next part.
+func (t *Trained) stream(vec []float32, g *Gradient, r *read, s *rule.Solo) error {
+	k := &t.streams[g.Worker]
+	begins := k.own == nil || k.sent.Parts == 0
+	if begins {
+		k.own = append(k.own[:0], r.of.vec...)
+	}
+	if err := t.steps(k.own, g, r, s); err != nil {
+		return err
+	}
+	if from, to := k.sent.Range(len(vec)); !begins {
+		rule.Mix(k.own[from:to], r.of.vec[from:to])
+	}
+	k.sent = g.Of
+	s.DistanceFrom(r.of.vec, k.own, vec)
+	return nil
+}
+
+// steps makes the steps of a worker on params.
+func (t *Trained) steps(params []float32, g *Gradient, r *read, s *rule.Solo) error {
+	if err := s.Begin(params); err != nil {
+		return err
+	}
+	t.step = append(t.step[:0], params...)
+	for _, p := range rule.Pieces(r.from, g.Samples, g.Local) {
+		if err := t.Task.Gradient(t.step, params, p.Start, p.Count); err != nil {
+			return err
+		}
+		s.Step(params, t.step, p.Start)
+	}
+	return nil
 }
 
 // train has a worker make its own steps.
 func (t *Trained) train(vec []float32, g *Gradient, r *read, s *rule.Solo) error {
-	t.own, t.step = append(t.own[:0], r.of.vec...), append(t.step[:0], r.of.vec...)
-	if err := s.Begin(t.own); err != nil {
+	t.own = append(t.own[:0], r.of.vec...)
+	if err := t.steps(t.own, g, r, s); err != nil {
 		return err
-	}
-	for _, p := range rule.Pieces(r.from, g.Samples, g.Local) {
-		if err := t.Task.Gradient(t.step, t.own, p.Start, p.Count); err != nil {
-			return err
-		}
-		s.Step(t.own, t.step, p.Start)
 	}
 	if g.Moved {
 		s.Distance(t.own, vec)
@@ -275,7 +314,7 @@ func (t *Trained) push(g *Gradient) error {
 	if err := t.compute(vec, g); err != nil {
 		return err
 	}
-	return t.shard.Push(rule.Gradient{Worker: g.Worker, Step: g.Step, Basis: g.Basis, Samples: g.Samples, Vec: vec})
+	return t.shard.Push(rule.Gradient{Worker: g.Worker, Step: g.Step, Basis: g.Basis, Samples: g.Samples, Of: g.Of, Vec: vec})
 }
 
 // Keep implements Keeper.
@@ -285,7 +324,10 @@ func (t *Trained) Keep(g *Gradient) error {
 }
 
 // Forget implements Keeper.
-func (t *Trained) Forget(w star.Worker) { t.shard.Forget(w) }
+func (t *Trained) Forget(w star.Worker) {
+	t.shard.Forget(w)
+	t.streams[w] = streamed{}
+}
 
 // Drop implements Salvager. What a rule has no use for is not worked out, unless its worker goes on from there.
 func (t *Trained) Drop(version int64, g Gradient, rest float64) error {

@@ -161,6 +161,7 @@ func (w *worker) follow(ctx context.Context, s *membership, why error) error {
 		w.commands = nil
 	}
 	w.tree.forget()
+	w.stream = nil
 	s.joins.Rejoins, s.joins.Hello.Rank = true, w.rank
 	m, err := session.Join(ctx, s.joins)
 	if err != nil {

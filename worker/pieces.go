@@ -170,43 +170,11 @@ func partsOf(rel wire.Release) []rule.Piece {
 // last is reported before the next one starts. The gradient is the mean over the samples that were
 // computed, or over all that were planned (LGC). Errors are those of compute.
 func (w *worker) pieces(ctx context.Context, rel wire.Release, rec *star.Record) (computed time.Time, err error) {
-	local, err := w.solo(rel)
+	local, done, err := w.computePieces(ctx, rel, rec)
 	if err != nil {
 		return computed, err
 	}
 	steps := local != nil
-	if steps {
-		w.turns = pgns.Change{} // the next gradient has no predecessor to compare with
-		if err := local.Begin(w.model.Params()); err != nil {
-			return computed, err
-		}
-	} else if w.sum == nil {
-		w.sum = make([]float32, len(w.grad))
-	}
-	clear(w.sum)
-	done := piecework{at: w.member.Elapsed()}
-	w.meter.Begin()
-	pieces := partsOf(rel)
-	for i, p := range pieces {
-		if rel.Micro > 0 && i > 0 && (rec.Compute > rel.Cap || w.late()) {
-			break
-		}
-		if rel.Part > 0 && i > 0 {
-			if w.late() {
-				break
-			}
-			if err := session.Say(w.member, wire.Computed{Worker: rec.Worker, Generation: w.generation, Version: rel.Version, Samples: done.samples}, nil); err != nil {
-				return computed, err
-			}
-		}
-		var next *rule.Piece
-		if i+1 < len(pieces) {
-			next = &pieces[i+1]
-		}
-		if err := w.piece(ctx, p, next, local, rec, &done); err != nil {
-			return computed, err
-		}
-	}
 	if steps && rel.Outer != "" {
 		local.Distance(w.model.Params(), w.grad)
 	} else if steps {
@@ -237,12 +205,59 @@ func (w *worker) pieces(ctx context.Context, rel wire.Release, rec *star.Record)
 			rec.Norm2 = 0
 		}
 	}
+	return w.batchDone(rec, done), nil
+}
+
+// batchDone completes the measurements of a batch that was computed just now.
+func (w *worker) batchDone(rec *star.Record, done *piecework) (computed time.Time) {
 	rec.Loss, rec.Samples = done.loss/float64(done.samples), done.samples
 	rec.Telemetry.Set(star.Parts, float64(done.pieces))
 	computed = time.Now()
 	w.meter.End()
 	rec.At = w.member.Elapsed()
-	return computed, nil
+	return computed
+}
+
+// computePieces computes the pieces of a batch, for pieces: it makes local steps with the model's parameters, and
+// returns what makes them, or it adds their gradients up in w.sum.
+func (w *worker) computePieces(ctx context.Context, rel wire.Release, rec *star.Record) (local *rule.Solo, done *piecework, err error) {
+	local, err = w.solo(rel)
+	if err != nil {
+		return nil, nil, err
+	}
+	if local != nil {
+		w.turns = pgns.Change{} // the next gradient has no predecessor to compare with
+		if err := local.Begin(w.model.Params()); err != nil {
+			return nil, nil, err
+		}
+	} else if w.sum == nil {
+		w.sum = make([]float32, len(w.grad))
+	}
+	clear(w.sum)
+	done = &piecework{at: w.member.Elapsed()}
+	w.meter.Begin()
+	pieces := partsOf(rel)
+	for i, p := range pieces {
+		if rel.Micro > 0 && i > 0 && (rec.Compute > rel.Cap || w.late()) {
+			break
+		}
+		if rel.Part > 0 && i > 0 {
+			if w.late() {
+				break
+			}
+			if err := session.Say(w.member, wire.Computed{Worker: rec.Worker, Generation: w.generation, Version: rel.Version, Samples: done.samples}, nil); err != nil {
+				return nil, nil, err
+			}
+		}
+		var next *rule.Piece
+		if i+1 < len(pieces) {
+			next = &pieces[i+1]
+		}
+		if err := w.piece(ctx, p, next, local, rec, done); err != nil {
+			return nil, nil, err
+		}
+	}
+	return local, done, nil
 }
 
 // piecework is the progress on a batch.

@@ -12,12 +12,12 @@
 // the parameters that are in the model at that moment; the job decides how the gradient is used.
 //
 // The files: run.go joins the job; session.go has the caller's loop; worker.go has the iteration
-// with parameter servers; pieces.go computes local steps and batches in parts; tree.go and
-// childrelay.go send gradients up a tree; ring.go, ringform.go and ringround.go are for members of a
-// ring, rider.go and riderrelay.go for workers that send their gradient through a member;
-// commands.go reads the coordinator's orders; follow.go joins the next coordinator; residual.go
-// writes the worker's part of checkpoints; poison.go rejects gradients that are not plausible;
-// telemetry.go measures.
+// with parameter servers; pieces.go computes local steps and batches in parts; stream.go exchanges
+// in fragments; tree.go and childrelay.go send gradients up a tree; ring.go, ringform.go and
+// ringround.go are for members of a ring, rider.go and riderrelay.go for workers that send their
+// gradient through a member; commands.go reads the coordinator's orders; follow.go joins the next
+// coordinator; residual.go writes the worker's part of checkpoints; poison.go rejects gradients that
+// are not plausible; telemetry.go measures.
 //
 // Errors have exit codes (package exitcode): 2: invalid configuration; 69: the job or the
 // coordinator is lost; 70: the gradient is not finite; 75: try again later; 78: the worker does not
@@ -176,6 +176,8 @@ type solos struct {
 	stride *rule.Solo
 	// programs makes the steps of stride if the model makes the updates itself; else nil.
 	programs *programSteps
+	// stream is set while the plan has fragments.
+	stream *stream
 	// before are the shards' parameters of version kept, from which the first local step may start;
 	// nil: not known.
 	before []float32
@@ -325,6 +327,7 @@ func (w *worker) train(ctx context.Context) error {
 			if err := w.take(ctx, rel); err != nil {
 				return err
 			}
+			w.arrived(rel)
 		}
 		rec := star.Record{
 			Worker: star.Worker(w.rank), Step: w.step, Basis: rel.Version,
@@ -335,7 +338,7 @@ func (w *worker) train(ctx context.Context) error {
 		}
 		w.finishing(ctx, rel)
 		if rel.Action != wire.Continue {
-			if err := w.evaluate(ctx, rel); err != nil {
+			if err := w.asShards(func() error { return w.evaluate(ctx, rel) }); err != nil {
 				return err
 			}
 		}
@@ -411,6 +414,9 @@ func watchLink(link *ps.Link, lost context.CancelCauseFunc, over <-chan struct{}
 // link. It counts as a wait of the next record and not as part of the push, so that a worker that
 // was asked to wait does not look slow.
 func (w *worker) iterate(ctx context.Context, rel wire.Release, rec *star.Record) error {
+	if w.stream != nil {
+		return w.iterateStream(ctx, rel, rec)
+	}
 	computed, err := w.compute(ctx, rel, rec)
 	if err != nil {
 		return err

@@ -74,9 +74,13 @@ func (l *scheduler) again(spans ...Span) {
 
 // Blame notes that w died while it was computing its batch. Leave, or End with Abandon, comes next.
 func (l *Shards) Blame(w star.Worker, failed bool, why string) {
-	if a := &l.states[w]; a.live && !a.parked && !a.arrived {
+	switch a := &l.states[w]; {
+	case !a.live || a.parked:
+	case !a.arrived:
 		_, left := cut(a.spans(), a.done)
 		l.killed(w, left, failed, why)
+	case a.ahead.Count > 0:
+		l.killed(w, []Span{a.ahead}, failed, why)
 	}
 }
 

@@ -491,6 +491,17 @@ func Round(p modes.Plan, batch, n int) (b int64) {
 	return b
 }
 
+// LocalRound is Round with all local steps of each worker.
+func LocalRound(p modes.Plan, batch, n int) (b int64) {
+	if p.Shares == nil {
+		return int64(n) * int64(batch) * int64(max(1, p.Steps(0, batch)))
+	}
+	for w := range star.Worker(n) {
+		b += int64(p.Share(w, batch)) * int64(max(1, p.Steps(w, batch)))
+	}
+	return b
+}
+
 // view is the part of a View that both engines have. n is the version of the parameters, and next
 // the newest that a worker may have been given.
 func (l *scheduler) view(n, next int64) View {

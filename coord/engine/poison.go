@@ -47,7 +47,10 @@ func (l *Shards) judge(a *workerState) {
 	case !a.unknown:
 		norms := l.guard
 		if a.outer != "" {
-			norms = l.distances
+			if norms = l.distances[a.fragment]; norms == nil {
+				norms = new(poison.Norms)
+				l.distances[a.fragment] = norms
+			}
 		}
 		a.poison, a.factor = norms.Judge(a.sum2)
 	}

@@ -177,10 +177,21 @@ type batch struct {
 	// Samples of a part of its lease; 0: it has a batch of its own.
 	part int
 
+	// The batch after the present one, which the worker computes while it waits for the update of this one; its local
+	// steps, and the outer step that they are for (modes.Plan.Fragments). Without samples: none.
+	ahead      Span
+	aheadLocal int
+	aheadOuter string
+
+	fragment fragment // that it exchanges
+
 	// Samples that it has reported as computed.
 	done int
 	told bool // it was told to stop
 }
+
+// fragment is a part of the parameters, the one with that index of several. The zero value is all parameters.
+type fragment struct{ of, index int }
 
 // measured is what a worker and the shards report of the worker's gradients.
 type measured struct {
@@ -271,16 +282,19 @@ func (l *scheduler) setPlan(p modes.Plan) {
 
 // localSteps is the local steps of a worker's next batch, and the rule of the outer step that they are for.
 func (l *scheduler) localSteps(w star.Worker) (steps int, outer string) {
+	steps = l.plan.Steps(w, l.batch)
 	if !l.plan.StepsBySpeed {
-		return l.plan.Local, l.outer
+		return steps, l.outer
 	}
+	// time is that of all steps of a worker, which are of different numbers if Local counts samples.
+	time := func(v star.Worker) float64 { return l.states[v].pace * float64(l.plan.Steps(v, l.batch)) }
 	fastest := 0.0
 	for i := range l.states {
-		if a := &l.states[i]; a.live && a.pace > 0 && (fastest == 0 || a.pace < fastest) {
-			fastest = a.pace
+		if t := time(star.Worker(i)); l.states[i].live && t > 0 && (fastest == 0 || t < fastest) {
+			fastest = t
 		}
 	}
-	return modes.StepsOf(l.plan.Local, l.states[w].pace, fastest), l.outer
+	return modes.StepsOf(steps, time(w), fastest), l.outer
 }
 
 // lacking lists the shards that do not hold the present gradient.
@@ -421,6 +435,15 @@ func (a *workerState) spans() []Span {
 	out := []Span{{a.start, a.count}}
 	for _, p := range a.more {
 		out = append(out, Span(p))
+	}
+	return out
+}
+
+// held are the pieces of all batches that a worker has.
+func (a *workerState) held() []Span {
+	out := a.spans()
+	if a.ahead.Count > 0 {
+		out = append(out, a.ahead)
 	}
 	return out
 }

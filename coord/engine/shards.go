@@ -55,8 +55,11 @@ type Shards struct {
 	// Local steps may follow on a gradient at any time.
 	follow bool
 
-	// nil: gradients are not checked. distances is for what workers have moved before an outer step.
-	guard, distances *poison.Norms
+	// nil: gradients are not checked.
+	guard *poison.Norms
+
+	// distances is for what workers have moved before an outer step, by the part of the parameters.
+	distances map[fragment]*poison.Norms
 
 	// Lengths that workers report are compared with what shards measure.
 	weighs bool
@@ -79,7 +82,7 @@ func NewShards(c Config) *Shards {
 	l := &Shards{scheduler: schedulerOf(c), shards: c.Shards, scale: c.Scale, planned: c.Planned, norm: c.Norm, report: c.Report, metadata: c.WithMetadata,
 		strides: c.Strides, follow: c.Strides && c.Follow, reachable: c.Reachable, after: c.After, samples: -1}
 	if c.Guard {
-		l.guard, l.distances, l.weighs = new(poison.Norms), new(poison.Norms), true
+		l.guard, l.distances, l.weighs = new(poison.Norms), map[fragment]*poison.Norms{}, true
 	}
 	version := c.From.Version
 	if c.After != nil {
@@ -98,7 +101,7 @@ func (l *Shards) progress() Progress {
 	p := Progress{Version: l.barrier.Version(), Samples: l.used, Cursor: l.cursor, Redo: l.undone()}
 	for i := range l.states {
 		if a := &l.states[i]; a.live && !a.parked || a.ghost {
-			p.Redo = append(p.Redo, a.spans()...)
+			p.Redo = append(p.Redo, a.held()...)
 		}
 		for _, d := range l.states[i].bank {
 			p.Redo = append(p.Redo, d.spans...)
@@ -151,6 +154,10 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	a.basis = version
 	a.stopped, a.micro = false, l.plan.Micro
 	a.local, a.outer = l.localSteps(w)
+	early := a.ahead
+	if a.ahead = (Span{}); early.Count > 0 { // it may have computed that batch already
+		a.local, a.outer = a.aheadLocal, a.aheadOuter
+	}
 	// One local step is a gradient. With follow the worker is still released with one local step, so that it
 	// keeps the parameters that the local steps of a later plan start from.
 	local := a.local
@@ -163,7 +170,9 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	// A lease may have several pieces, because samples of redo need not be adjacent.
 	var next Span
 	ok := false
-	if l.plan.Queue == 0 {
+	if early.Count > 0 {
+		next, ok = early, true
+	} else if l.plan.Queue == 0 {
 		next, ok = l.take(l.plan.Share(w, l.batch) * max(1, a.local))
 	} else if pieces := l.lease(l.allowances(w)); len(pieces) > 0 {
 		next, ok = Span(pieces[0]), true
@@ -179,8 +188,26 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	a.used = a.whole()
 	r := wire.Release{Worker: w, Version: version, Start: a.start, Count: a.count, Dropped: a.dropped,
 		Local: local, Outer: a.outer, Micro: l.plan.Micro, Cap: l.plan.ComputeDeadline, Part: a.part, More: a.more}
-	a.dropped = false
+	a.dropped, a.fragment = false, fragment{}
+	if l.plan.Fragments > 0 && a.outer != "" {
+		l.lookAhead(w, &r)
+	}
 	return r, true
+}
+
+// lookAhead adds to a release the fragment that it is for and the batch after it. Without samples for one all
+// parameters are exchanged, so that no steps are lost.
+func (l *Shards) lookAhead(w star.Worker, r *wire.Release) {
+	a, ok := &l.states[w], false
+	a.aheadLocal, a.aheadOuter = l.localSteps(w)
+	if a.ahead, ok = l.take(l.plan.Share(w, l.batch) * max(1, a.aheadLocal)); !ok {
+		a.ahead = Span{}
+		return
+	}
+	r.Ahead, r.AheadLocal = []wire.Piece{wire.Piece(a.ahead)}, a.aheadLocal
+	// By version, so that all workers of an update exchange the same fragment.
+	a.fragment = fragment{l.plan.Fragments, int(r.Version % int64(l.plan.Fragments))}
+	r.Fragments, r.Fragment = a.fragment.of, a.fragment.index
 }
 
 // round is scheduler.round, cached.
@@ -344,7 +371,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 	case group != nil:
 		l.part(w, waiting)
 	default:
-		l.again(a.spans()...)
+		l.again(a.held()...)
 		if waiting { // every shard holds it
 			l.throwAway(w)
 		}
@@ -614,7 +641,7 @@ func (l *Shards) outwardRound() float64 {
 
 // outwardWeight is the a_k of a distance over the given samples: weight, by rounds of local steps.
 func (l *Shards) outwardWeight(samples, firing, round float64, stale int64) float32 {
-	planned := Round(l.plan, l.batch, l.planned) * int64(max(1, l.plan.Local))
+	planned := LocalRound(l.plan, l.batch, l.planned)
 	return l.scale.Weight(samples, firing, round, float64(planned), stale)
 }
 

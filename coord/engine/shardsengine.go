@@ -46,7 +46,7 @@ func (l *Shards) abandon() {
 	for w := range l.states {
 		a := &l.states[w]
 		a.parked, a.counted, a.stopped, a.arrived, a.waiting, a.ghost = true, false, false, false, false, false
-		a.bank, a.group = nil, nil
+		a.bank, a.group, a.ahead = nil, nil, Span{}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"star/internal/poison"
 	"star/modes"
 	"star/ps/replica"
+	"star/transport/wire"
 )
 
 // Under SSP, with workers that are held, with steps of their own and with parts left out: every order of arrivals
@@ -22,7 +23,7 @@ func TestStepsComeToTheEnd(t *testing.T) {
 		const batch = 6
 		plans := []modes.Plan{}
 		for _, text := range []string{"ssp=0", "ssp=2", "asgd", "ssgd", "ssgd local=3", "ssp=1 local=2", "ssgd micro=3 cap=1s", "asgd micro=6 cap=1s",
-			"ssgd local=3 outer=nesterov", "x=2 grace=1s local=5 steps=speed outer=delayed", "asgd local=2 outer=lookahead(0.5,1)", "x=2 grace=1s", "groups=0-2:1,3:1 grace=1s local=2 outer=nesterov(0,1)"} {
+			"ssgd local=3 outer=nesterov", "ssgd local=20samples steps=speed outer=nesterov", "ssgd local=6 outer=nesterov fragments=3", "ssgd local=8 steps=speed outer=nesterov fragments=2", "x=2 grace=1s local=5 steps=speed outer=delayed", "asgd local=2 outer=lookahead(0.5,1)", "x=2 grace=1s", "groups=0-2:1,3:1 grace=1s local=2 outer=nesterov(0,1)"} {
 			if p, err := modes.Parse(text, n); err == nil {
 				plans = append(plans, p)
 			}
@@ -44,6 +45,7 @@ func TestStepsComeToTheEnd(t *testing.T) {
 		applied, dropped := int64(0), int64(0)
 		var graces []int64
 		mean := map[star.Worker]int{}
+		ahead := map[star.Worker]wire.Piece{} // what each may compute before it is released for it
 		carry := func(os []Ready) {
 			for _, o := range os {
 				if o.Grace.Number > 0 {
@@ -65,6 +67,16 @@ func TestStepsComeToTheEnd(t *testing.T) {
 				for _, r := range o.Releases {
 					if _, busy := out[r.Worker]; busy {
 						t.Fatalf("worker %d released twice", r.Worker)
+					}
+					if e, ok := ahead[r.Worker]; ok && e != (wire.Piece{Start: r.Start, Count: r.Count}) {
+						t.Fatalf("%v: worker %d has the batch %+v and is released with %+v", l.plan, r.Worker, e, r)
+					}
+					delete(ahead, r.Worker)
+					if len(r.Ahead) > 0 {
+						ahead[r.Worker] = r.Ahead[0]
+					}
+					if (r.Fragments > 0) != (len(r.Ahead) > 0) || r.Fragments > 0 && r.Fragment != int(r.Version)%r.Fragments {
+						t.Fatalf("%v: released with %+v", l.plan, r)
 					}
 					out[r.Worker], parts[r.Worker] = r.Count, r.Micro > 0
 					if mean[r.Worker] = 1; r.Outer == "" {

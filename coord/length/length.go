@@ -14,6 +14,7 @@ import (
 	"star/coord/session"
 	"star/internal/outer"
 	"star/modes"
+	"star/transport/wire"
 )
 
 // Job has what the length of a job depends on.
@@ -71,9 +72,23 @@ func (j *Job) Expected(limit int64) int64 {
 func Outward(p modes.Plan, batch int, epoch int64) error {
 	for w := range p.Workers() {
 		each := int64(p.Share(star.Worker(w), batch))
-		if n := each * int64(p.Local); p.Outer.Kind != outer.Mean && epoch > 0 && n > epoch {
-			return fmt.Errorf("mode %v: local=%d needs %d samples of each worker between two outer steps, more than the epoch of %d: use local=%d or less",
-				p, p.Local, n, epoch, max(1, epoch/each))
+		if n := each * int64(p.Steps(star.Worker(w), batch)); p.Outer.Kind != outer.Mean && epoch > 0 && n > epoch {
+			most := fmt.Sprint(max(1, epoch/each))
+			if p.LocalSamples {
+				most = fmt.Sprintf("%dsamples", epoch)
+			}
+			return fmt.Errorf("mode %v: local=%d needs %d samples of each worker between two outer steps, more than the epoch of %d: use local=%s or less",
+				p, p.Local, n, epoch, most)
+		}
+	}
+	return nil
+}
+
+// Fragments returns an error if a shard has fewer parameters than p has fragments.
+func Fragments(p modes.Plan, shards []wire.ShardInfo) error {
+	for _, s := range shards {
+		if n := s.To - s.From; n < int64(p.Fragments) {
+			return fmt.Errorf("mode %v: shard %d has %d parameters, which cannot be cut into %d fragments: use fewer fragments, or fewer shards (--shards)", p, s.Shard, n, p.Fragments)
 		}
 	}
 	return nil
@@ -104,8 +119,8 @@ func (j *Job) Notes(used, limit int64, p modes.Plan) (notes []string) {
 		note("a mini-batch of %d samples (--batch) is larger than the data set of %d samples: it contains samples several times", j.Batch, j.Enrolled.Samples)
 	}
 	round, how := engine.Round(p, j.Batch, j.Workers), "--batch"
-	if k := p.Local; k > 1 {
-		round, how = round*int64(k), fmt.Sprintf("%d local steps of each worker, and --batch", k)
+	if k := p.Steps(0, j.Batch); k > 1 {
+		round, how = engine.LocalRound(p, j.Batch, j.Workers), fmt.Sprintf("%d local steps of each worker, and --batch", k)
 	}
 	if n := limit / round; n < few && (j.Steps == 0 || n != j.Steps) {
 		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(limit)/float64(round), round, how, limit)

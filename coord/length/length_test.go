@@ -7,6 +7,7 @@ import (
 
 	"star/coord/session"
 	"star/modes"
+	"star/transport/wire"
 )
 
 // The job ends at the first of its limits, rounded to a whole batch for a program that drops incomplete ones.
@@ -79,6 +80,8 @@ func TestOutward(t *testing.T) {
 		"ssgd local=25 outer=nesterov":                 "more than the epoch of 96: use local=24 or less",
 		"ssgd local=12 outer=nesterov shares=4,10":     "needs 120 samples of each worker between two outer steps, more than the epoch of 96: use local=9 or less",
 		"ssgd local=100":                               "",
+		"ssgd local=97samples outer=nesterov":          "",
+		"ssgd local=100samples outer=nesterov":         "use local=96samples or less",
 		"ssgd local=1 outer=nesterov shares=200,2":     "use local=1 or less",
 		"asgd local=1000 steps=speed outer=delayed":    "use local=24 or less",
 		"ssgd local=1000000 outer=lookahead(0.5,0.25)": "local=1000000 needs 4000000 samples",
@@ -93,5 +96,22 @@ func TestOutward(t *testing.T) {
 		if err := Outward(p, 4, 0); err != nil {
 			t.Errorf("%s of an unknown epoch: %v", mode, err)
 		}
+	}
+}
+
+func TestFragments(t *testing.T) {
+	p, err := modes.Parse("ssgd local=8 outer=nesterov fragments=4", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shards := []wire.ShardInfo{{From: 0, To: 4}, {Shard: 1, From: 4, To: 7}}
+	if err := Fragments(p, shards[:1]); err != nil {
+		t.Error(err)
+	}
+	if err := Fragments(p, shards); err == nil || !strings.Contains(err.Error(), "shard 1 has 3 parameters, which cannot be cut into 4 fragments") {
+		t.Error(err)
+	}
+	if err := Fragments(modes.SSGD(2), shards); err != nil {
+		t.Error(err)
 	}
 }

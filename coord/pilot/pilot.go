@@ -107,7 +107,7 @@ func New(c Config) (*Pilot, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.detector.Plan(c.Plan.Local, c.Plan.Queue+c.Plan.Micro > 0)
+	p.detector.Plan(c.Plan.Steps(0, c.Batch), c.Plan.Queue+c.Plan.Micro > 0)
 	if err := p.begin(timer, 0); err != nil {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 		p.controller.Leave(e.Worker)
 	case runlog.Plan:
 		plan, err := modes.Parse(e.Plan, p.cfg.Workers)
-		p.detector.Plan(plan.Local, plan.Queue+plan.Micro > 0)
+		p.detector.Plan(plan.Steps(0, p.cfg.Batch), plan.Queue+plan.Micro > 0)
 		if e.After > 0 && err == nil && plan.Outer != (modes.Outer{}) {
 			p.controller.Shortened(plan.Local)
 		}

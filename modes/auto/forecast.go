@@ -97,7 +97,7 @@ func (c *Controller) forecast() price.Forecast {
 
 // load is the number of samples of an iteration of w that begins now, without those that it may take from a queue.
 func (c *Controller) load(w star.Worker) float64 {
-	return float64(c.current.plan.Share(w, c.cfg.Batch) * max(1, c.current.plan.Local))
+	return float64(c.current.plan.Share(w, c.cfg.Batch) * max(1, c.current.plan.Steps(w, c.cfg.Batch)))
 }
 
 // begins is the times at which the iterations of h began.

@@ -366,7 +366,7 @@ func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 			return max(price.Seconds(1.5*c.obs.firsts()), c.obs.begun+settling-o.released), true
 		}
 		// No other worker is waited for without a deadline either while little is known.
-		longest := c.obs.firsts() + float64(max(c.current.plan.Local, 1)-1)*o.firstCompute
+		longest := c.obs.firsts() + float64(max(c.current.plan.Steps(w, c.cfg.Batch), 1)-1)*o.firstCompute
 		for _, v := range vs {
 			longest = max(longest, v)
 		}

@@ -2,6 +2,7 @@ package price
 
 import (
 	"math"
+	"slices"
 
 	"star"
 	"star/modes"
@@ -83,13 +84,13 @@ func (q *problem) playLocal(p modes.Plan, rounds int, times func(i int, w star.W
 	each := func(i int, b float64) float64 { return q.fit[i].PerSample * b }
 	fastest := math.Inf(1)
 	for i, w := range q.ws {
-		fastest = min(fastest, each(i, float64(p.Share(w, q.f.Batch))))
+		fastest = min(fastest, each(i, float64(p.Share(w, q.f.Batch)))*float64(p.Steps(w, q.f.Batch)))
 	}
 	steps := make([]int, len(q.ws))
 	for i, w := range q.ws {
 		b := float64(p.Share(w, q.f.Batch))
-		if steps[i] = p.Local; p.StepsBySpeed {
-			steps[i] = modes.StepsOf(p.Local, each(i, b), fastest)
+		if steps[i] = p.Steps(w, q.f.Batch); p.StepsBySpeed {
+			steps[i] = modes.StepsOf(steps[i], each(i, b)*float64(steps[i]), fastest)
 		}
 		total, all = total+b*float64(steps[i]), all+steps[i]
 	}
@@ -98,8 +99,12 @@ func (q *problem) playLocal(p modes.Plan, rounds int, times func(i int, w star.W
 		for i, w := range q.ws {
 			fit, b, t := q.fit[i], float64(p.Share(w, q.f.Batch)), 0.0
 			for k := range steps[i] {
-				part := times(i, w, r*p.Local+k) / (fit.Fixed + fit.PerSample*q.b)
-				if t += part * fit.PerSample * b; k == steps[i]-1 {
+				part := times(i, w, r*p.Steps(w, q.f.Batch)+k) / (fit.Fixed + fit.PerSample*q.b)
+				switch t += part * fit.PerSample * b; {
+				case k < steps[i]-1:
+				case p.Fragments > 0: // part of it, while the worker computes
+					t = max(t, part*fit.Fixed/float64(p.Fragments))
+				default:
 					t += part * fit.Fixed
 				}
 			}
@@ -108,9 +113,10 @@ func (q *problem) playLocal(p modes.Plan, rounds int, times func(i int, w star.W
 		took += slowest
 	}
 	f := float64(rounds) / max(took, 1e-9)
-	out := flow{rate: total * f, updates: f, own: total / float64(p.Local), local: p.Local}
+	most := slices.Max(steps)
+	out := flow{rate: total * f, updates: f, own: total / float64(most), local: most}
 	if p.Outer != (modes.Outer{}) {
-		out.outer = float64(all) / float64(len(q.ws))
+		out.outer = float64(all*max(1, p.Fragments)) / float64(len(q.ws))
 	}
 	return out
 }

@@ -199,6 +199,7 @@ type Change struct {
 type Teller struct {
 	s          Story
 	detector   *straggler.Detector
+	step       int     // samples of a step of the last record
 	found      tracker // by the detector
 	told       tracker // by the job
 	riders     map[star.Worker]bool
@@ -432,7 +433,7 @@ func (t *Teller) move(at time.Duration, e runlog.Move) {
 func (t *Teller) ride(plan string) {
 	t.riders = map[star.Worker]bool{}
 	p, err := modes.Parse(plan, len(t.s.Workers))
-	t.detector.Plan(p.Local, p.Queue+p.Micro > 0)
+	t.detector.Plan(p.Steps(0, t.step), p.Queue+p.Micro > 0)
 	if err != nil {
 		return
 	}
@@ -444,6 +445,7 @@ func (t *Teller) ride(plan string) {
 }
 
 func (t *Teller) record(at time.Duration, r star.Record) {
+	t.step = modes.StepSamples(&r)
 	events := t.detector.Observe(r)
 	if slices.ContainsFunc(events, func(e straggler.Event) bool { return e.Kind == straggler.Excluded }) {
 		t.s.Odd = append(t.s.Odd, events...)

@@ -38,6 +38,7 @@ type State struct {
 	open      map[star.Worker]int // index in episodes
 	own       bool                // verdicts are the job's own, as with mode auto, else of detector
 	detector  *straggler.Detector
+	step      int        // samples of a step of the last record
 	slowdowns []slowdown // times in which all workers were slower than before; the last may be open
 	evals     []eval
 	saves     []checkpoint
@@ -287,7 +288,7 @@ func (s *State) Line(l runlog.Line) error {
 // judge has workers judged as the plan wants it, which may be in words that this program does not know.
 func (s *State) judge(plan string) {
 	p, _ := modes.Parse(plan, len(s.workers))
-	s.detector.Plan(p.Local, p.Queue+p.Micro > 0)
+	s.detector.Plan(p.Steps(0, s.step), p.Queue+p.Micro > 0)
 }
 
 // Wrong records that the log cannot be read any further.
@@ -340,6 +341,7 @@ func (s *State) leave(at time.Duration, e runlog.Leave) {
 
 func (s *State) record(at time.Duration, r *star.Record) {
 	w := &s.workers[r.Worker]
+	s.step = modes.StepSamples(r)
 	own, wait, net := r.Busy(), max(r.Wait-r.Transit, 0), r.Push+r.Transit+r.Pull
 	if s.ring { // no worker can exchange alone
 		own, wait, net = r.Own(), r.Wait+r.Push, 0

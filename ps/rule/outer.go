@@ -56,19 +56,54 @@ const rounded = 1e-6
 // [Solo] with d's Unit hands over, or a gradient, which counts as the distance of a plain step at the rate
 // of the Unit. Weights are the a_k. The state begins with the first outer step, and again with
 // another rule. The vectors of gs may be overwritten.
+//
+// Gradients of parts of the vector (Gradient.Of) move only these, with their part of the velocity: each element makes
+// an outer step of those of gs that have it. Only with Nesterov.
 func (d *Descent) Outward(params []float32, version int64, gs []Gradient, o Outer) {
 	if d.outer == nil || d.outer.of != o {
 		d.outer = newOuterState(o, len(params))
 	}
+	if !slices.ContainsFunc(gs, func(g Gradient) bool { return g.Of.Parts > 0 }) {
+		d.outward(params, d.outer.velocity, version, gs, o)
+		return
+	}
+	n := len(params)
+	ends := []int{0, n}
+	for _, g := range gs {
+		from, to := g.Of.Range(n)
+		ends = append(ends, from, to)
+	}
+	slices.Sort(ends)
+	for i, to := range ends[1:] {
+		from, some := ends[i], []Gradient(nil)
+		for _, g := range gs {
+			if a, b := g.Of.Range(n); a <= from && to <= b {
+				g.Vec = g.Vec[from:to]
+				some = append(some, g)
+			}
+		}
+		if from == to || len(some) == 0 {
+			continue
+		}
+		var v []float32
+		if d.outer.velocity != nil {
+			v = d.outer.velocity[from:to]
+		}
+		d.outward(params[from:to], v, version, some, o)
+	}
+}
+
+// outward makes the outer step of elements with that velocity.
+func (d *Descent) outward(params, velocity []float32, version int64, gs []Gradient, o Outer) {
 	s, share := d.outer, weights(gs)
 	g := d.Combine(params, version, gs)
 	kernel.Scale(float32(d.unit()), g)
 	eta, mu := float32(o.Rate), float32(o.Momentum)
 	switch {
-	case s.velocity == nil:
+	case velocity == nil:
 		kernel.Axpy(-eta, g, params)
 	case s.sum == nil:
-		kernel.Momentum(params, g, s.velocity, eta, mu, 0, 0, true)
+		kernel.Momentum(params, g, velocity, eta, mu, 0, 0, true)
 	default:
 		kernel.Axpy(1, g, s.sum)
 		kernel.Axpy(-eta, g, params)

@@ -232,3 +232,48 @@ func (plainStep) Step(params, grad []float32, lr float64) {
 		params[i] -= float32(lr) * g
 	}
 }
+
+// Distances of parts of the vector move only these, with the velocity of these, whatever else is in the update.
+func TestOuterParts(t *testing.T) {
+	o := ruleOf(OuterNesterov, 0.9, 0.7)
+	rng := rand.New(rand.NewPCG(3, 4))
+	const n = 23
+	params := make([]float32, n)
+	naive := make([]naiveOuter, n)
+	for i := range params {
+		params[i] = float32(rng.NormFloat64())
+		naive[i] = naiveOuter{Outer: o, w: float64(params[i])}
+	}
+	d := &Descent{Threads: 1, Unit: 0.3}
+	for version := range int64(200) {
+		var gs []Gradient
+		for w := range 1 + rng.IntN(4) {
+			of := Part{}
+			if parts := rng.IntN(n + 1); parts > 0 {
+				of = Part{parts, rng.IntN(parts)}
+			}
+			g := Gradient{Worker: star.Worker(w), Basis: version, Weight: 0.25, Of: of, Vec: make([]float32, n)}
+			for i := range g.Vec {
+				g.Vec[i] = float32(rng.NormFloat64())
+			}
+			gs = append(gs, g)
+		}
+		for i := range naive {
+			var ds, as []float64
+			for _, g := range gs {
+				if from, to := g.Of.Range(n); i >= from && i < to {
+					ds, as = append(ds, 0.3*float64(g.Vec[i])), append(as, 0.25)
+				}
+			}
+			if len(ds) > 0 {
+				naive[i].update(ds, as, nil)
+			}
+		}
+		d.Outward(params, version, gs, o)
+		for i := range params {
+			if math.Abs(float64(params[i])-naive[i].w) > 2e-5*(1+math.Abs(naive[i].w)) {
+				t.Fatalf("version %d: parameter %d is %v, want %v", version, i, params[i], naive[i].w)
+			}
+		}
+	}
+}

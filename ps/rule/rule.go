@@ -26,7 +26,21 @@ type Gradient struct {
 	// Sum2 is the sum of squares of Vec as it came, negative if it was not measured.
 	Sum2 float64
 
+	// Of is the part of the slice that Vec has values for; its other elements have no meaning.
+	Of Part
+
 	Vec []float32
+}
+
+// Part is one of Parts parts of a vector, the one with that Index. The zero value is the whole vector.
+type Part struct{ Parts, Index int }
+
+// Range is the elements of the part, in a vector of n: n/Parts each, rounded.
+func (p Part) Range(n int) (from, to int) {
+	if p.Parts == 0 {
+		return 0, n
+	}
+	return p.Index * n / p.Parts, (p.Index + 1) * n / p.Parts
 }
 
 // Rule makes an update of the gradients of a firing. It is called by one

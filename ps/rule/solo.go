@@ -139,11 +139,28 @@ func (s *Solo) End(params, out []float32) {
 // Distance is End for an outer step ([Descent.Outward]): how far the worker has moved, divided by Unit. Not
 // with Pull.
 func (s *Solo) Distance(params, out []float32) {
-	for i, c := range s.from {
+	s.DistanceFrom(s.from, params, out)
+}
+
+// DistanceFrom is Distance from other parameters than those of the last Begin: the shards' last ones, where a
+// worker goes on from its own.
+func (s *Solo) DistanceFrom(shards, params, out []float32) {
+	for i, c := range shards {
 		out[i] = c - params[i]
 	}
 	if s.Unit > 0 {
 		kernel.Scale(float32(1/s.Unit), out)
+	}
+}
+
+// Mixing is α of [Mix]: a worker's parameters and those of the shards count alike.
+const Mixing = 0.5
+
+// Mix gives a worker that made steps of its own while part of the parameters was exchanged that part of the shards'
+// new ones: θ ← α·θ + (1−α)·θ_shards (A. Douillard et al.: Streaming DiLoCo, arXiv 2501.18512, 2025, algorithm 2).
+func Mix(params, shards []float32) {
+	for i, p := range params {
+		params[i] = Mixing*p + (1-Mixing)*shards[i]
 	}
 }
 

@@ -729,7 +729,7 @@ func (Release) Kind() Kind { return KindRelease }
 
 // AppendTo appends the header of m to dst.
 func (m Release) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 18)
+	dst = appendArray(dst, 22)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, int64(m.Action))
@@ -751,6 +751,13 @@ func (m Release) AppendTo(dst []byte) []byte {
 		dst = m.More[i].appendRow(dst)
 	}
 	dst = appendString(dst, m.Outer)
+	dst = appendInt(dst, int64(m.Fragments))
+	dst = appendInt(dst, int64(m.Fragment))
+	dst = appendArray(dst, len(m.Ahead))
+	for i := range m.Ahead {
+		dst = m.Ahead[i].appendRow(dst)
+	}
+	dst = appendInt(dst, int64(m.AheadLocal))
 	return dst
 }
 
@@ -806,6 +813,29 @@ func (m *Release) Parse(b []byte) error {
 			m.Outer = string(s)
 		}
 	}
+	if m.Fragments = 0; p.more() {
+		m.Fragments = int(p.within("fragments", 0, MaxFragments))
+	}
+	if m.Fragment = 0; p.more() {
+		m.Fragment = int(p.within("fragment", 0, MaxFragments-1))
+	}
+	if m.Ahead = m.Ahead[:0]; p.more() {
+		p.left--
+		m.Ahead = m.Ahead[:0]
+		if n := p.arrayLen("ahead", 1); n > 0 {
+			m.Ahead = slices.Grow(m.Ahead, n)
+			for range n {
+				var v Piece
+				if v.parseRow(p, "ahead"); p.err != nil {
+					break
+				}
+				m.Ahead = append(m.Ahead, v)
+			}
+		}
+	}
+	if m.AheadLocal = 0; p.more() {
+		m.AheadLocal = int(p.within("ahead_local", 0, maxSteps))
+	}
 	return p.end()
 }
 
@@ -820,13 +850,15 @@ func (Push) Kind() Kind { return KindPush }
 
 // AppendTo appends the header of m to dst.
 func (m Push) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 6)
+	dst = appendArray(dst, 8)
 	dst = appendInt(dst, int64(m.Shard))
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Step)
 	dst = appendInt(dst, m.Basis)
 	dst = appendInt(dst, int64(m.Samples))
 	dst = appendString(dst, m.Codec)
+	dst = appendInt(dst, int64(m.Parts))
+	dst = appendInt(dst, int64(m.Part))
 	return dst
 }
 
@@ -843,6 +875,12 @@ func (m *Push) Parse(b []byte) error {
 	if s := p.text("codec", maxCodec); m.Codec != string(s) {
 		m.Codec = string(s)
 	}
+	if m.Parts = 0; p.more() {
+		m.Parts = int(p.within("parts", 0, MaxFragments))
+	}
+	if m.Part = 0; p.more() {
+		m.Part = int(p.within("part", 0, MaxFragments-1))
+	}
 	return p.end()
 }
 
@@ -857,9 +895,11 @@ func (Params) Kind() Kind { return KindParams }
 
 // AppendTo appends the header of m to dst.
 func (m Params) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 2)
+	dst = appendArray(dst, 4)
 	dst = appendInt(dst, int64(m.Shard))
 	dst = appendInt(dst, m.Version)
+	dst = appendInt(dst, int64(m.Parts))
+	dst = appendInt(dst, int64(m.Part))
 	return dst
 }
 
@@ -869,6 +909,12 @@ func (m *Params) Parse(b []byte) error {
 	p := &reader
 	m.Shard = int(p.within("shard", 0, MaxShards-1))
 	m.Version = p.within("version", 0, math.MaxInt64)
+	if m.Parts = 0; p.more() {
+		m.Parts = int(p.within("parts", 0, MaxFragments))
+	}
+	if m.Part = 0; p.more() {
+		m.Part = int(p.within("part", 0, MaxFragments-1))
+	}
 	return p.end()
 }
 

@@ -258,7 +258,7 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 			for i, v := range again {
 				want := plain(list[i])
 				if i >= n {
-					want = map[string]any{"sum2": -1., "pass": "", "process": "", "commit": "", "codec": "", "optimizer": "", "key": "", "rule": "", "telemetry": []any(nil), "more": []any(nil), "samples": []any(nil), "behind": []any(nil), "below": []any(nil),
+					want = map[string]any{"sum2": -1., "pass": "", "process": "", "commit": "", "codec": "", "optimizer": "", "key": "", "rule": "", "telemetry": []any(nil), "more": []any(nil), "ahead": []any(nil), "samples": []any(nil), "behind": []any(nil), "below": []any(nil),
 						"outer": "", "leases": []any(nil), "applied": []any(nil), "lives": []any(nil)}[name(k, i)]
 					if want == nil {
 						want = int64(0)

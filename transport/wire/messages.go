@@ -45,6 +45,7 @@ const (
 	MaxLeases     = 8       // of a Usage
 	MaxBelow      = 1024    // of a Branch, so that it fits into a header
 	MaxPieces     = 1 << 12 // of a batch, beside the first
+	MaxFragments  = 64      // parts of the parameters that are exchanged in turn
 
 	MaxOptimizer = 4 << 10  // bytes of an optimizer in the header of a Welcome
 	maxOptimizer = 16 << 20 // bytes of an optimizer in its payload, as in that of a Hello
@@ -359,6 +360,13 @@ type Release struct {
 	// with `local`: rule of the outer step, as in fire; the worker pushes its distance divided by the learning rate.
 	// Empty: their mean
 	Outer string `wire:"max=maxOuter,absent"`
+	// with `outer`: the parameters have that many parts, and the worker pushes the one with index `fragment`; 0: it
+	// pushes all
+	Fragments int `wire:"0..MaxFragments,absent"`
+	Fragment  int `wire:"0..MaxFragments-1,absent"`
+	// with `fragments`: the batch of the next step, which the worker computes after its push, before that step's release
+	Ahead      []Piece `wire:"max=1,absent"`
+	AheadLocal int     `wire:"0..maxSteps,absent"` // its local steps
 }
 
 // Piece is a part of the stream of samples.
@@ -380,6 +388,9 @@ type Push struct {
 	Basis   int64  `wire:"natural"`
 	Samples int    `wire:"0..maxCount"`  // of the mini-batch
 	Codec   string `wire:"max=maxCodec"` // `fp16`, `topk=0.01`, …; empty or `none`: float32
+	// the slice has that many parts of nearly equal length, and the payload is the one with index `part`; 0: it is whole
+	Parts int `wire:"0..MaxFragments,absent"`
+	Part  int `wire:"0..MaxFragments-1,absent"`
 }
 
 // Params is a shard's slice of the parameters, all of one version.
@@ -391,6 +402,8 @@ type Push struct {
 type Params struct {
 	Shard   int   `wire:"0..MaxShards-1"`
 	Version int64 `wire:"natural"`
+	Parts   int   `wire:"0..MaxFragments,absent"` // as in the push that it follows on
+	Part    int   `wire:"0..MaxFragments-1,absent"`
 }
 
 // Pull asks for the current params, or a shard for its optimizer state: state, without payload, and slots.

@@ -77,7 +77,7 @@ func (w *stage) session(c *director, i int) session {
 
 // samples is the number of samples of the job: more with local steps, so that it has as many updates.
 func (w *stage) samples() int64 {
-	return w.Steps * int64(w.Workers) * rehearsedBatch * int64(max(1, w.plan.Local))
+	return w.Steps * int64(w.Workers) * rehearsedBatch * int64(max(1, w.plan.Steps(0, rehearsedBatch)))
 }
 
 // carry executes what the engine has ready.

@@ -58,7 +58,7 @@ func newArena(r Rehearsal, c *clock) *arena {
 func (w *arena) begin() {
 	w.plan = w.mode(pick(w.rnd, rehearsedRings))
 	w.closes = w.plan.Micro > 0
-	c := engine.Config{Plan: w.plan, Workers: w.Workers, Batch: rehearsedBatch, Limit: w.Steps * int64(w.Workers) * rehearsedBatch * int64(max(1, w.plan.Local)),
+	c := engine.Config{Plan: w.plan, Workers: w.Workers, Batch: rehearsedBatch, Limit: w.Steps * int64(w.Workers) * rehearsedBatch * int64(max(1, w.plan.Steps(0, rehearsedBatch))),
 		Ring: new(engine.RingConfig), MaxParams: 1 << 20}
 	if late := w.rnd.IntN(2 * w.Workers); late < w.Workers { // half of the jobs begin without one worker
 		c.Absent = []star.Worker{star.Worker(late)}

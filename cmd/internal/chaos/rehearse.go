@@ -24,7 +24,7 @@ var RehearsalKinds = append(slices.DeleteFunc(slices.Clone(Kinds), func(k Kind) 
 
 // rehearsedModes are the modes of jobs without trees; the seed selects one.
 var rehearsedModes = []string{"asgd", "ssgd", "x=2", "backup=1", "groups=0,1/2",
-	"ssgd local=2 outer=nesterov", "x=2 grace=300ms local=3 steps=speed outer=delayed", "asgd local=2 outer=lookahead"}
+	"ssgd local=2 outer=nesterov", "x=2 grace=300ms local=3 steps=speed outer=delayed", "asgd local=2 outer=lookahead", "ssgd local=4 outer=nesterov fragments=2"}
 
 // Rehearsal is a job in virtual time that runs the code of real jobs. With servers, engine.Shards decides in one of
 // several modes, engine.Copies decides when members are informed, package replica tracks which server has what, and

@@ -375,10 +375,12 @@ func predictorVerdicts() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				step := 0 // samples of a step of the last record
 				for i, r := range j.records {
 					if p, ok := j.plans[i]; ok {
-						d.Plan(p.Local, p.Queue+p.Micro > 0)
+						d.Plan(p.Steps(0, step), p.Queue+p.Micro > 0)
 					}
+					step = modes.StepSamples(&r)
 					for _, e := range d.Observe(r) {
 						if asJSON {
 							v := predictorVerdict{Job: j.name, Event: e.Kind.String(), Worker: int(e.Worker), Step: e.Step, Since: e.Verdict.Since, Slowdown: e.Verdict.Slowdown,

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"star/cmd/tests/jobtest"
+	"star/runlog"
 )
 
 // outerRun are the settings of a small job with local steps.
@@ -95,6 +96,7 @@ func TestOuterStepsRefused(t *testing.T) {
 		{"ssgd local=4 steps=speed", "steps=speed needs", nil},
 		{"ssgd local=64 outer=nesterov", "more than the epoch of 96: use local=24 or less", nil},
 		{"ssgd local=4", "add outer=nesterov to the mode", []string{"--compress", "int2"}},
+		{"ssgd local=4 outer=nesterov fragments=8", "fragments=8 does not divide local=4", nil},
 		{"x=2 grace=1s", "grace needs a group with a quorum", nil},
 		{"x=1 local=4 outer=nesterov", "all-reduce needs one ring in which all members wait", []string{"--arch", "allreduce"}},
 	} {
@@ -104,4 +106,47 @@ func TestOuterStepsRefused(t *testing.T) {
 			t.Errorf("%s %v: ends with %v, want exit code 2 and %q\n%s", c.mode, c.more, err, c.says, out)
 		}
 	}
+}
+
+// Exchanges in fragments use every sample once, through any codec, with workers that leave and come, after a resume and
+// beside another mode. Copies of shards make the same bits as single ones.
+func TestFragments(t *testing.T) {
+	jobtest.AboutNumbers(t)
+	mode := []string{"--mode", "ssgd local=4 outer=nesterov(0.5,0.7) fragments=2", "--shards", "2"}
+	run := func(t *testing.T, more ...string) runlog.Result {
+		t.Helper()
+		r, _ := jobtest.Run(t, outerRun(append(mode, more...)...)...)
+		return r
+	}
+	base := run(t)
+	if base.Updates != 12 || base.Samples != 3*24*4 {
+		t.Fatalf("%d updates of %d samples, want 12 of 288", base.Updates, base.Samples)
+	}
+	t.Run("codecs", func(t *testing.T) {
+		t.Parallel()
+		for _, codec := range []string{"int2", "topk=0.1", "powersgd=2"} {
+			if r := run(t, "--compress", codec); r.Samples != base.Samples || !(apart(t, base, r) < 0.5) {
+				t.Errorf("%s: %d samples, %.2g apart", codec, r.Samples, apart(t, base, r))
+			}
+		}
+	})
+	t.Run("resume", func(t *testing.T) {
+		t.Parallel()
+		half := run(t, "--steps", "12")
+		rest := run(t, "--resume", half.Checkpoint)
+		if half.Samples+rest.Samples != base.Samples || half.Updates+rest.Updates != base.Updates {
+			t.Errorf("%d and %d updates of %d and %d samples", half.Updates, rest.Updates, half.Samples, rest.Samples)
+		}
+		for _, next := range []string{"ssgd local=4 outer=nesterov(0.5,0.7)", "ssgd"} {
+			if r, _ := jobtest.Run(t, outerRun("--mode", next, "--shards", "2", "--resume", half.Checkpoint)...); half.Samples+r.Samples != base.Samples {
+				t.Errorf("%s after fragments: %d samples", next, r.Samples)
+			}
+		}
+	})
+	t.Run("copies", func(t *testing.T) {
+		t.Parallel()
+		if r := run(t, "--servers", "2", "--replicas", "2"); r.Samples != base.Samples || apart(t, base, r) != 0 {
+			t.Errorf("with copies: %d samples, %.2g apart", r.Samples, apart(t, base, r))
+		}
+	})
 }
