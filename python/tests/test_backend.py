@@ -390,6 +390,7 @@ def names(pid: int) -> Dict[str, str]:
 
 
 def leaving(rank: int, n: int) -> str:
+    dist.all_reduce(torch.ones(5))  # the hook of star watch opens a file of the kernel at the first one
     before, threads = len(os.listdir("/proc/self/fd")), set(threading.enumerate())
     for _ in range(3):
         group = dist.new_group()
