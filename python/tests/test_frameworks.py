@@ -233,3 +233,23 @@ def test_examples(star: str, tmp_path: Any, script: str, args: Any, samples: int
     libraries(*(("lightning",) if "lightning" in script else ("transformers", "accelerate")))
     r = run(star, tmp_path, ["--mode", "ssgd"], script, *args)
     assert r["samples"] == samples and r["train_loss"] < 1.2, r
+
+
+def test_lora(job: Any, tmp_path: Any) -> None:
+    """Adapters of a model that is not trained: nothing else travels, and nothing else is in the checkpoint, from which a second run continues."""
+    libraries("transformers")
+    mode = ["--mode", "ssgd local=8 outer=nesterov(0.5,0.7)"]
+    first = run(job.star, tmp_path, mode, "lora.py", "--epochs", "1")
+    whole = run(job.star, tmp_path, [*mode, "--out", "whole"], "lora.py", "--epochs", "1", "--rank", "0")
+    assert first["test_loss"] < 4.5, first  # of 5.5 for bytes by chance
+    job.out = tmp_path / "star-out"
+    (trained,) = job.lines("train")
+    adapters = job.parameters()
+    assert {name.rsplit(".", 1)[1] for name in adapters} == {"down", "up"}
+    assert sum(p.numel() for p in adapters.values()) == trained["params"]
+    vectors = first["bytes_sent"] / (4 * trained["params"])
+    # Each of two workers sends and gets them in each outer step; one has those of the beginning.
+    assert vectors == pytest.approx(4 * first["updates"] - 1, rel=0.02), first
+    assert whole["updates"] == first["updates"] and first["bytes_sent"] < whole["bytes_sent"] / 20, (first, whole)
+    again = run(job.star, tmp_path, [*mode, "--out", "again", "--resume", "star-out"], "lora.py", "--epochs", "3")
+    assert again["samples"] == 2 * first["samples"] and again["test_loss"] < first["test_loss"] - 0.1, (first, again)
