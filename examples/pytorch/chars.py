@@ -77,13 +77,15 @@ def main():
     star.evaluate(test, testset)
     loader = star.loader(trainset, args.batch_size, epochs=args.epochs)
     for epoch in range(args.epochs):
+        loss = None
         for x, y in loader:
             opt.zero_grad()
             loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             opt.step()
-        print("epoch %d, loss %.4f" % (epoch, loss.item()))
+        if loss is not None:  # a resumed job has no batches in the epochs before
+            print("epoch %d, loss %.4f" % (epoch, loss.item()))
 
 
 if __name__ == "__main__":

@@ -36,12 +36,14 @@ def main():
     star.evaluate(judge, Sentences(200, 2))
     loader = star.loader(Sentences(args.count, 1), batch_size=16, epochs=args.epochs)
     for epoch in range(args.epochs):
+        loss = None
         for batch in loader:
             opt.zero_grad()
             loss = model(**batch).loss
             loss.backward()
             opt.step()
-        print("epoch %d, loss %.4f" % (epoch, loss.item()), flush=True)
+        if loss is not None:  # a resumed job has no batches in the epochs before
+            print("epoch %d, loss %.4f" % (epoch, loss.item()), flush=True)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def main():
     loader = star.loader(Ring(args.count), args.batch_size, epochs=args.epochs)
     torch.seed()  # each worker has noise of its own
     for epoch in range(args.epochs):
+        loss_d = None
         for real in loader:
             fake = generator(torch.randn(len(real), CODE))
 
@@ -65,7 +66,8 @@ def main():
             loss_g = F.softplus(-critic(fake)).mean()
             loss_g.backward()
             opt_g.step()
-        print("epoch %d, critic %.3f, generator %.3f" % (epoch, loss_d.item(), loss_g.item()))
+        if loss_d is not None:  # a resumed job has no batches in the epochs before
+            print("epoch %d, critic %.3f, generator %.3f" % (epoch, loss_d.item(), loss_g.item()))
 
 
 if __name__ == "__main__":

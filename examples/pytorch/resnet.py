@@ -84,6 +84,7 @@ def main():
     loader = star.loader(Pictures(args.data, True, args.count), args.batch_size, accumulate=args.accumulate, num_workers=args.num_workers, epochs=args.epochs)
     parts = 0
     for epoch in range(args.epochs):
+        loss = None
         for x, y in loader:
             if parts % args.accumulate == 0:
                 opt.zero_grad()
@@ -94,7 +95,8 @@ def main():
             parts += 1
             if parts % args.accumulate == 0:
                 opt.step()
-        print("epoch %d, loss %.4f" % (epoch, loss.item()))
+        if loss is not None:  # a resumed job has no batches in the epochs before
+            print("epoch %d, loss %.4f" % (epoch, loss.item()))
 
 
 if __name__ == "__main__":

@@ -66,12 +66,14 @@ def main():
     star.evaluate(lambda x: (loss_of(model, x).item(), 0, len(x)), Pictures(args.count // 4, 2))
     loader = star.loader(Pictures(args.count, 1), args.batch_size, epochs=args.epochs, divisible=args.divisible, loss="sum")
     for epoch in range(args.epochs):
+        loss = None
         for x in loader:
             opt.zero_grad()
             loss = loss_of(model, x)
             loss.backward()
             opt.step()
-        print("epoch %d, loss of a picture %.2f" % (epoch, loss.item() / len(x)))
+        if loss is not None:  # a resumed job has no batches in the epochs before
+            print("epoch %d, loss of a picture %.2f" % (epoch, loss.item() / len(x)))
 
 
 if __name__ == "__main__":
