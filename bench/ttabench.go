@@ -104,6 +104,7 @@ type TTAResult struct {
 	Levels []float64 `json:"level_s"`
 
 	Accuracy  float64 `json:"final_accuracy"` // on up to 2000 test samples, when the run has had all its samples
+	Loss      float64 `json:"final_loss"`     // the mean of a prediction, in nats; 0: it is not finite, or the run was one of the search
 	Seconds   float64 `json:"run_s"`          // virtual time of the whole run
 	Updates   int64   `json:"updates"`
 	Samples   int64   `json:"samples"`
@@ -809,7 +810,9 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 		out.Accuracy = learner.Accuracy()
 		return out, nil
 	}
-	out.Accuracy, err = model.everything(task.test, learner.Params())
+	if out.Accuracy, out.Loss, err = model.everything(task.test, learner.Params()); math.IsNaN(out.Loss) || math.IsInf(out.Loss, 0) {
+		out.Loss = 0
+	}
 	return out, err
 }
 

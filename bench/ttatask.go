@@ -79,6 +79,11 @@ var ttaTasks = []struct {
 			Rates: []float64{0.5, 1, 2}, AdamRates: []float64{0.004, 0.008, 0.016}},
 		file: "tinyshakespeare/input.txt", found: "chars:%s/tinyshakespeare/input.txt,window=16", target: 0.28, loss: [2]float64{3, 2.6},
 	},
+	{ // 1.26 million parameters on real text
+		made: TTATask{Name: "lm", Model: "transformer:layers=4,heads=4,width=160,ff=640", Dataset: "babble:window=32", Round: 16, Rounds: 1200, Target: 0.6, Loss: [2]float64{2.4, 1.4}, Tests: 32,
+			Rates: []float64{0.1, 0.2, 0.4}, AdamRates: []float64{0.001, 0.002, 0.004}},
+		file: "tinyshakespeare/input.txt", found: "chars:%s/tinyshakespeare/input.txt,window=32", target: 0.4, loss: [2]float64{2.6, 2.1},
+	},
 }
 
 // ttaLevels is how many levels of the loss are compared.
@@ -373,23 +378,24 @@ func (t *netTask) Accuracy(params []float32) (float64, error) {
 	return float64(r.Correct) / float64(r.Count), nil
 }
 
-// everything is the accuracy on all test samples, or the first 2000.
-func (t *netTask) everything(set data.Dataset, params []float32) (float64, error) {
+// everything is the accuracy, and the mean loss of a prediction, on all test samples, or the first 2000.
+func (t *netTask) everything(set data.Dataset, params []float32) (accuracy, loss float64, err error) {
 	const most, part = 2000, 200
-	right, n := 0.0, min(most, set.Len())
+	n := min(most, set.Len())
 	for from := 0; from < n; from += part {
 		t.indices = t.indices[:0]
 		for i := from; i < min(from+part, n); i++ {
 			t.indices = append(t.indices, i)
 		}
 		if err := set.Fill(&t.test, t.indices); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		a, err := t.Accuracy(params)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
-		right += a * float64(len(t.indices))
+		share := float64(len(t.indices)) / float64(n)
+		accuracy, loss = accuracy+a*share, loss+t.loss*share
 	}
-	return right / float64(n), nil
+	return accuracy, loss, nil
 }

@@ -44,7 +44,7 @@ type ttaSuite struct {
 func benchTTA() *cobra.Command {
 	s := new(ttaSuite)
 	cfg := &s.cfg
-	settings.Var(&s.set, &cfg.Tasks, "tasks", []string{"digits", "images", "text"}, "tasks: digits (LeNet on MNIST or generated digits), images (LeNet on CIFAR-10 or generated figures), text (LSTM on characters of Shakespeare or of a generated text), mlp (a small perceptron on those digits), resnet (a narrow ResNet-20 on those images), chars (a small Transformer on that text)")
+	settings.Var(&s.set, &cfg.Tasks, "tasks", []string{"digits", "images", "text"}, "tasks: digits (LeNet on MNIST or generated digits), images (LeNet on CIFAR-10 or generated figures), text (LSTM on characters of Shakespeare or of a generated text), mlp (a small perceptron on those digits), resnet (a narrow ResNet-20 on those images), chars (a small Transformer on that text), lm (one of 1.26 million parameters on that text)")
 	settings.Var(&s.set, &cfg.Arches, "arch", []string{bench.ArchPS, bench.ArchRing}, "ps, allreduce")
 	settings.Var(&s.set, &cfg.Scenarios, "scenarios", []string{}, "clusters: "+strings.Join(bench.TTAScenarios(), ", ")+", held-1 to held-12 or held for all of these, or YAML files of star sim (by default those of the first ones that have their traces)")
 	settings.Var(&s.set, &cfg.Methods, "methods", []string{"all"}, "modes, auto, baselines with or without settings, rider-K (a ring that does not wait for the K slowest), each with @OPTIMISER for one of its own (@best: of sgd, momentum and nesterov the soonest in the search); fixed: the fixed modes; all: these, auto and the baselines")
