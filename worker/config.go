@@ -125,20 +125,21 @@ type Slowdown interface {
 	// Active reports whether anything is injected.
 	Active() bool
 
-	// Data returns how much later the data of an iteration come.
+	// Data returns how much later the data of a mini-batch come.
 	Data() time.Duration
 
 	// Delay returns how long to sleep in a step that began at time at of the job, after a
-	// computation that took took. share is the number of its samples in equal shares.
-	Delay(step int64, at, took time.Duration, share float64) time.Duration
+	// computation of that many mini-batches that took took. share is the number of its samples in
+	// equal shares.
+	Delay(step int64, at, took time.Duration, batches int, share float64) time.Duration
 }
 
 // steady injects nothing. A worker without Config.Slow has it, so that the loop needs no nil checks.
 type steady struct{}
 
-func (steady) Active() bool                                                     { return false }
-func (steady) Data() time.Duration                                              { return 0 }
-func (steady) Delay(int64, time.Duration, time.Duration, float64) time.Duration { return 0 }
+func (steady) Active() bool                                                          { return false }
+func (steady) Data() time.Duration                                                   { return 0 }
+func (steady) Delay(int64, time.Duration, time.Duration, int, float64) time.Duration { return 0 }
 
 // nothing is an empty data set.
 type nothing struct{}

@@ -282,7 +282,7 @@ func (w *worker) piece(ctx context.Context, p rule.Piece, next *rule.Piece, loca
 	if next != nil {
 		w.loader.Hint(next.Start, next.Count)
 	}
-	if late := w.slow.Data(); first && late > 0 && !process.Sleep(ctx, late) {
+	if late := w.slow.Data(); (first || local != nil) && late > 0 && !process.Sleep(ctx, late) {
 		return context.Cause(ctx)
 	}
 	loaded := time.Now()
@@ -307,9 +307,14 @@ func (w *worker) piece(ctx context.Context, p rule.Piece, next *rule.Piece, loca
 			return fmt.Errorf("local step of the program in step %d: %w", w.step, w.programs.err)
 		}
 	}
-	// The injection slows down the whole iteration: each piece sleeps for what is due so far.
+	// The injection slows down the whole iteration: each piece sleeps for what is due so far. Pieces
+	// of a gradient are one mini-batch, local steps as many as they are.
 	done.worked += time.Since(loaded)
-	if due := w.slow.Delay(w.step, done.at, done.worked, w.share(done.samples)) - rec.Injected; due > 0 {
+	batches := 1
+	if local != nil {
+		batches = done.pieces
+	}
+	if due := w.slow.Delay(w.step, done.at, done.worked, batches, w.share(done.samples)) - rec.Injected; due > 0 {
 		if !process.Sleep(ctx, due) {
 			return context.Cause(ctx)
 		}

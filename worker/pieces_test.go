@@ -1,9 +1,12 @@
 package worker
 
 import (
+	"context"
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"star"
 	"star/coord/session"
@@ -13,8 +16,10 @@ import (
 	"star/ps"
 	"star/ps/rule"
 	"star/train"
+	"star/train/data"
 	"star/train/optim"
 	"star/transport/wire"
+	"star/worker/inject"
 )
 
 // DiLoCo's outer step: θ = 1 with workers at 0.8 and 0.6 becomes 0.601 (Nesterov 0.9, rate 0.7).
@@ -101,6 +106,63 @@ func TestLocalStepsOfDANA(t *testing.T) {
 	}
 	if want := -0.1 * (1.9 + 1 + 0.9*1.9); math.Abs(float64(w[0])-want) > 1e-6 {
 		t.Errorf("two steps go to %v, Nesterov's to %v", w[0], want)
+	}
+}
+
+// Each local step is as slow as a mini-batch; the pieces of a gradient are one mini-batch together, and its data come
+// once.
+func TestInjectionsOfPieces(t *testing.T) {
+	trainSet, _, err := data.Open("digits:n=64,test=8", data.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const takes = 10 * time.Millisecond
+	for name, c := range map[string]struct {
+		slow    string
+		local   bool
+		compute time.Duration
+		load    time.Duration
+	}{
+		"local steps":                 {"0:+50ms", true, 3 * (takes + 50*time.Millisecond), 0},
+		"pieces":                      {"0:+50ms", false, 3*takes + 50*time.Millisecond, 0},
+		"local steps of a factor":     {"0:4x", true, 12 * takes, 0},
+		"local steps with late data":  {"0:data=40ms", true, 3 * takes, 120 * time.Millisecond},
+		"pieces with late data":       {"0:data=40ms", false, 3 * takes, 40 * time.Millisecond},
+		"local steps without slowing": {"1:4x", true, 3 * takes, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow, err := inject.Parse(c.slow)
+				if err != nil {
+					t.Fatal(err)
+				}
+				in, err := inject.New(inject.Config{Worker: 0, Workers: 2, Slows: []inject.Slow{slow}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := &worker{job: &job.Job{Batch: 8}, slow: in, member: &session.Member{}, model: pointModel{}, grad: []float32{0}}
+				w.sum, w.loader = []float32{0}, data.NewLoader(trainSet, data.Stream{Seed: 1})
+				defer w.loader.Close()
+				w.grads = func(context.Context, []float32, train.Batch) (float64, error) { time.Sleep(takes); return 0.5, nil }
+				w.finite = func([]float32) (float64, int) { return 1, -1 }
+				var local *rule.Solo
+				if c.local {
+					local = &rule.Solo{Make: func() (rule.Optimizer, error) { return optim.New(optim.Config{Name: optim.SGD}, 1) }, Schedule: rule.Constant(0.1)}
+					if err := local.Begin(w.model.Params()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				rec, done, begun := new(star.Record), new(piecework), time.Now()
+				for i := range 3 {
+					if err := w.piece(t.Context(), rule.Piece{Start: int64(8 * i), Count: 8}, nil, local, rec, done); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if rec.Compute != c.compute || rec.Load != c.load || time.Since(begun) != c.compute+c.load || rec.Injected != c.compute-3*takes {
+					t.Errorf("load %v, compute %v of which %v are injected, in all %v; want %v, %v", rec.Load, rec.Compute, rec.Injected, time.Since(begun), c.load, c.compute)
+				}
+			})
+		})
 	}
 }
 

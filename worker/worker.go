@@ -493,7 +493,7 @@ func (w *worker) compute(ctx context.Context, rel wire.Release, rec *star.Record
 	}
 	w.compare(rec)
 	rec.Telemetry.Set(star.Parts, 1)
-	if rec.Injected = w.slow.Delay(w.step, at, time.Since(loaded), w.share(rel.Count)); rec.Injected > 0 {
+	if rec.Injected = w.slow.Delay(w.step, at, time.Since(loaded), 1, w.share(rel.Count)); rec.Injected > 0 {
 		if !process.Sleep(ctx, rec.Injected) {
 			return computed, context.Cause(ctx)
 		}

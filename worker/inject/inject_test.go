@@ -104,7 +104,7 @@ func TestDelayOfTheTrace(t *testing.T) {
 		share   float64
 		want    time.Duration
 	}{{0, 30 * ms, 1, 170 * ms}, {0, 0, 1, 200 * ms}, {0, 250 * ms, 1, 0}, {1, 10 * ms, 1, 15 * ms}, {3, 10 * ms, 1, 15 * ms}, {0, 30 * ms, 0.5, 70 * ms}, {0, 30 * ms, 1.5, 270 * ms}, {0, 30 * ms, 0.1, 0}} {
-		if got := in.Delay(c.step, 0, c.compute, c.share); got < c.want-ms/1000 || got > c.want {
+		if got := in.Delay(c.step, 0, c.compute, 1, c.share); got < c.want-ms/1000 || got > c.want {
 			t.Errorf("step %d, %v of a share: sleeps %v after %v of computing, want %v", c.step, c.share, got, c.compute, c.want)
 		}
 	}
@@ -163,12 +163,12 @@ func TestDelay(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := injector(t, c.by, c.trace, strings.Fields(c.slows)...)
-			if got := in.Delay(c.step, c.at, c.compute, 1); got != c.want {
+			if got := in.Delay(c.step, c.at, c.compute, 1, 1); got != c.want {
 				t.Errorf("delay %v, want %v", got, c.want)
 			}
 		})
 	}
-	if got := (*Injector)(nil).Delay(0, 0, ms, 1); got != 0 {
+	if got := (*Injector)(nil).Delay(0, 0, ms, 1, 1); got != 0 {
 		t.Errorf("a nil injector delays by %v", got)
 	}
 }

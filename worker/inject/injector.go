@@ -127,12 +127,13 @@ func (in *Injector) Data() time.Duration {
 
 // Delay returns how long to sleep after a computation that started at at (since the start of the
 // run) and took compute, so that it ends when the slow worker's would. step counts the worker's
-// iterations from 0; share is its samples in equal shares, which scales Median.
+// iterations from 0, and batches the mini-batches that were computed in this one: more than one are
+// local steps. share is their samples in equal shares, which scales Median.
 //
 // First factors multiply, that of the trace included; with Median a computation shorter than the
-// trace's is extended to it. Then additions are added. Then come the pauses of bursts, which fall on
-// the last Pause of every Period since the start of the run.
-func (in *Injector) Delay(step int64, at, compute time.Duration, share float64) time.Duration {
+// trace's is extended to it. Then the addition is made for each mini-batch. Then come the pauses of
+// bursts, which fall on the last Pause of every Period since the start of the run.
+func (in *Injector) Delay(step int64, at, compute time.Duration, batches int, share float64) time.Duration {
 	if !in.Active() || compute < 0 {
 		return 0
 	}
@@ -148,7 +149,7 @@ func (in *Injector) Delay(step int64, at, compute time.Duration, share float64) 
 	}
 	busy := maxDelay
 	if f := float64(compute) * factor; f < float64(maxDelay) {
-		busy = min(time.Duration(f)+in.add, maxDelay)
+		busy = min(time.Duration(f)+time.Duration(batches)*in.add, maxDelay)
 	}
 	for _, b := range in.bursts {
 		busy = min(b.end(at, busy)-at, maxDelay)
