@@ -677,7 +677,7 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 	}
 }
 
-// Grammar is the input of [Parse], for help texts and errors.
+// Grammar is the input of [Parse], for help texts and errors of words that are unknown.
 const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, grace=DURATION, local=H (or local=Hsamples) with steps=speed and outer=RULE (mean, nesterov, delayed or lookahead, such as nesterov(0.9,0.7)) and fragments=F, micro=M cap=DURATION (or none), queue=M"
 
 // Parse reads a mode for the workers 0..n-1:
@@ -713,14 +713,17 @@ const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=
 // A tree without a mode before it has mode ssgd. The plan that Parse returns is valid for n workers.
 func Parse(s string, n int) (Plan, error) {
 	fail := func(format string, args ...any) (Plan, error) {
-		return Plan{}, fmt.Errorf("modes: mode %q: %s; want %s", clip(s), fmt.Sprintf(format, args...), Grammar)
+		return Plan{}, fmt.Errorf("modes: mode %q: %s", clip(s), fmt.Sprintf(format, args...))
+	}
+	unknown := func(format string, args ...any) (Plan, error) {
+		return fail("%s; want %s", fmt.Sprintf(format, args...), Grammar)
 	}
 	if n < 1 {
 		return fail("there are %d workers", n)
 	}
 	fields := strings.Fields(s)
 	if len(fields) == 0 {
-		return fail("it is empty")
+		return unknown("it is empty")
 	}
 	if strings.HasPrefix(fields[0], "tree=") {
 		fields = append([]string{"ssgd"}, fields...)
@@ -780,7 +783,7 @@ func Parse(s string, n int) (Plan, error) {
 			p.Groups = append(p.Groups, g)
 		}
 	default:
-		return fail("%q is not a mode", clip(key))
+		return unknown("%q is not a mode", clip(key))
 	}
 	// The rest may come in any order, each word once.
 	for _, f := range fields[1:] {
@@ -801,7 +804,7 @@ func Parse(s string, n int) (Plan, error) {
 		}
 		list, ok := strings.CutPrefix(f, "shares=")
 		if !ok || p.Shares != nil {
-			return fail("%q is not understood", clip(f))
+			return unknown("%q is not understood", clip(f))
 		}
 		for part := range strings.SplitSeq(list, ",") {
 			k, err := strconv.Atoi(part)
