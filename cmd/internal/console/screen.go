@@ -194,7 +194,7 @@ func (s *Screen) Show(st coord.Status) {
 		}
 	}
 	if st.Slowdown != "" {
-		text += fmt.Sprintf("  %s %s", slowMark, cut(st.Slowdown, 100))
+		text += "  " + cut(marked(st.Slowdown), 105)
 	}
 	if st.Short > 0 {
 		text += fmt.Sprintf("  waits for workers, at least %d are wanted (--min-workers)", st.Short)
@@ -269,7 +269,9 @@ func (s *Screen) draw() {
 	}
 	text := strings.Join(s.drawn, "\n") + "\n"
 	if s.color {
-		text = strings.ReplaceAll(text, " "+slowMark+" ", " \x1b[31;1m"+slowMark+"\x1b[0m ")
+		for _, mark := range []string{slowMark, hangMark} {
+			text = strings.ReplaceAll(text, " "+mark+" ", " \x1b[31;1m"+mark+"\x1b[0m ")
+		}
 	}
 	io.WriteString(s.w, text)
 }

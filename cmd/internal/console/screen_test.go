@@ -59,6 +59,21 @@ func TestExtremesShow(t *testing.T) {
 	}
 }
 
+// What holds up all workers has a line of the table, and a part of the plain line; a hang is none of slowness.
+func TestSlownessOfAllShows(t *testing.T) {
+	for slowdown, want := range map[string]string{"all workers 2.0x slow": "  SLOW all workers 2.0x slow", "hang: 1 of 2 ranks waits": "  HANG 1 of 2 ranks waits"} {
+		st := coord.Status{Phase: "training", Mode: "ssgd", Workers: make([]coord.WorkerStatus, 2), Slowdown: slowdown}
+		if lines := Table(st, 60); len(lines) < 3 || lines[2] != want {
+			t.Errorf("%q", lines)
+		}
+		var b bytes.Buffer
+		(&Screen{w: &b, plain: true}).Show(st)
+		if !strings.HasSuffix(b.String(), want+"\n") {
+			t.Errorf("%q does not end with %q", b.String(), want)
+		}
+	}
+}
+
 // A job that waits for workers says so, in place of when it would end; workers that are gone compute nothing.
 func TestWaitingJobHasNoEnd(t *testing.T) {
 	st := coord.Status{Phase: "training", Mode: "ssgd", Samples: 10, Limit: 1e6, Rate: 2, Workers: []coord.WorkerStatus{{State: "absent"}, {State: "absent"}}}

@@ -25,7 +25,7 @@ func Table(s coord.Status, width int) []string {
 	}
 	line("  %s", mode)
 	if s.Slowdown != "" {
-		line("  %s %s", slowMark, s.Slowdown)
+		line("  %s", marked(s.Slowdown))
 	}
 	if r := s.Refused; r != nil {
 		line("  %s", refusal(s))
@@ -66,8 +66,16 @@ func Table(s coord.Status, width int) []string {
 	return out
 }
 
-// slowMark follows a worker that is slow; a terminal shows it in red.
-const slowMark = "SLOW"
+// slowMark follows a worker that is slow, and hangMark is before what hangs; a terminal shows them in red.
+const slowMark, hangMark = "SLOW", "HANG"
+
+// marked is what holds up all workers, behind its mark.
+func marked(slowdown string) string {
+	if what, hangs := strings.CutPrefix(slowdown, "hang: "); hangs {
+		return hangMark + " " + what
+	}
+	return slowMark + " " + slowdown
+}
 
 // refusal describes a change that the pilot wants and policy forbids.
 func refusal(s coord.Status) string {
