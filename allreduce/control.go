@@ -234,6 +234,9 @@ func (g *Group) adopt(e Error, mine int) *Error {
 // report fails with e and informs the other ranks.
 func (g *Group) report(e *Error) error {
 	if g.rank == 0 {
+		if e.Rank > 0 && e.Err.Error() == errGone.Error() { // also in a complaint
+			e = g.lastWords(e)
+		}
 		g.tell(notice{noticeVerdict, *e})
 		return e
 	}
@@ -241,15 +244,45 @@ func (g *Group) report(e *Error) error {
 	return g.verdict(e)
 }
 
+// lastWords returns why a rank that has gone gave up, or e if it said nothing.
+// It said so before it closed its links, but on another one.
+func (g *Group) lastWords(e *Error) *Error {
+	for end := time.Now().Add(answerTime); ; {
+		c := g.control[e.Rank]
+		if c == nil || c.bye {
+			return e
+		}
+		m, ok, err := c.next()
+		switch {
+		case err != nil:
+			g.drop(e.Rank)
+			return e
+		case ok && m.kind == noticeBye:
+			c.bye = true
+		case ok && m.kind == noticeComplaint:
+			return g.adopt(m.fault, None)
+		case !ok && time.Now().After(end):
+			return e
+		case !ok:
+			g.waiter.wait(append(g.asks[:0], ask{c.link, true, false}), napTime)
+		}
+	}
+}
+
 // abandon fails because this rank gives up.
 func (g *Group) abandon(err error) error {
+	g.giveUp(err)
+	return g.waitingFor(err)
+}
+
+// giveUp informs the other ranks that this one gives up.
+func (g *Group) giveUp(err error) {
 	// Rank 0 decides for all, so its own reason is the verdict.
 	kind := noticeComplaint
 	if g.rank == 0 {
 		kind = noticeVerdict
 	}
 	g.tell(notice{kind, *g.here(g.rank, fmt.Errorf("it gave up: %w", err))})
-	return g.waitingFor(err)
 }
 
 // expired fails because no byte has moved for too long.
@@ -288,8 +321,8 @@ func (g *Group) verdict(e *Error) error {
 			c.bye = true
 		case ok && m.kind == noticeVerdict:
 			// This rank's own error has the cause, such as damaged bytes; the
-			// verdict repeats it.
-			if m.fault.Rank == e.Rank && !errors.Is(e.Err, errTimeout) {
+			// verdict repeats it. Why a rank has gone, only the verdict knows.
+			if m.fault.Rank == e.Rank && !errors.Is(e.Err, errTimeout) && !errors.Is(e.Err, errGone) {
 				return e
 			}
 			return g.adopt(m.fault, g.rank)

@@ -155,7 +155,8 @@ type Group struct {
 	// More ranks than processors.
 	crowded bool
 
-	closing atomic.Bool
+	// closing is why the group closes; nil: it does not.
+	closing atomic.Pointer[error]
 	// busy is full while an operation is running.
 	busy chan struct{}
 	// err is why the group is unusable.
@@ -296,8 +297,14 @@ func (g *Group) far(rank int) bool { return g.hosts == nil || g.hosts[rank] != g
 
 // Close ends the connections. It may be called twice and from any goroutine; a
 // running operation fails.
-func (g *Group) Close() error {
-	g.closing.Store(true)
+func (g *Group) Close() error { return g.close(errClosed) }
+
+// Abort closes the group because of a failure of this rank outside it. The
+// others fail with that reason, in the running or next operation.
+func (g *Group) Abort(why error) error { return g.close(why) }
+
+func (g *Group) close(why error) error {
+	g.closing.CompareAndSwap(nil, &why)
 	// A running operation sees closing and fails; then this continues.
 	g.busy <- struct{}{}
 	defer func() { <-g.busy }()
@@ -306,6 +313,9 @@ func (g *Group) Close() error {
 	}
 	g.closed = true
 	g.site.Close()
+	if why != errClosed && g.err == nil {
+		g.giveUp(why)
+	}
 	g.tell(notice{kind: noticeBye, fault: Error{Rank: g.rank}})
 	for _, p := range g.peers {
 		if p.link != nil {

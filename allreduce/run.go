@@ -291,8 +291,8 @@ func (g *Group) pause(ctx context.Context, r *run, awake bool) error {
 	if err := context.Cause(ctx); err != nil {
 		return g.abandon(err)
 	}
-	if g.closing.Load() {
-		return g.abandon(errClosed)
+	if why := g.closing.Load(); why != nil {
+		return g.abandon(*why)
 	}
 	if waited > strayAfter {
 		if err := g.strays(); err != nil {

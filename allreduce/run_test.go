@@ -519,6 +519,23 @@ func TestGoodByeIsNoVerdict(t *testing.T) {
 	})
 }
 
+// A rank that fails outside of the group says why, also between two operations.
+func TestAbortGivesTheReason(t *testing.T) {
+	for guilty := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			groups := piped(3, Config{})
+			defer closeAll(groups)
+			groups[guilty].Abort(errors.New("a process has died"))
+			errs := together(groups, func(g *Group) error { return g.Barrier(t.Context()) })
+			if !errors.Is(errs[guilty], net.ErrClosed) {
+				t.Errorf("the rank itself: %v", errs[guilty])
+			}
+			errs[guilty] = nil
+			wantFault(t, errs, guilty, "it gave up: a process has died")
+		})
+	}
+}
+
 func TestGroupAfterAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := piped(2, Config{Timeout: time.Second})

@@ -97,6 +97,9 @@ func (w *worker) recalled(ctx context.Context) (*train.Experience, error) {
 	if w.link == nil {
 		return nil, errors.New("cannot read the optimizer state: this worker has no shards")
 	}
+	if err := w.link.Sent(ctx); err != nil { // of a push that goes on while the model computes
+		return nil, err
+	}
 	st, err := w.link.State(ctx)
 	if err != nil {
 		return nil, err

@@ -69,13 +69,15 @@ def main():
     loader = star.loader(trainset, args.batch_size, epochs=args.epochs)
     for epoch in range(args.epochs):
         model.train()
+        loss = None
         for x, y in loader:
             opt.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
             opt.step()
         sched.step()
-        print("epoch %d, loss %.4f" % (epoch, loss.item()))
+        if loss is not None:  # a resumed job has no batches in the epochs before
+            print("epoch %d, loss %.4f" % (epoch, loss.item()))
     model.eval()
     with torch.no_grad():
         results = [test(model, batch) for batch in torch.utils.data.DataLoader(testset, 1000)]

@@ -12,12 +12,16 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
+from ._agent import GRACE, HostLost
 from ._collectives import Local, Reduce, Tensor, _divide, operation
 from ._link import StarError
-from ._shm import HEADER, KEY, Segment, copy, text
+from ._shm import GO_ON, HEADER, KEY, Segment, copy, numbers, text
 
 # Bytes of an area: two halves, and for each host a header. A piece of a half is one message between hosts.
 HALF = 4 << 20
+
+# How much longer than the deadline a rank waits for the leader of its host: the leader learns from other hosts which of them is at fault.
+_VERDICT = GRACE + 1
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.int32: "int32", torch.int64: "int64"}
 _SUMS = {"sum": "sum", "avg": "sum", "premul_sum": "sum", "min": "min", "max": "max", "product": "product"}
@@ -46,6 +50,8 @@ class Across(Local):
         self._first = [self.place[m[0]] for m in self.members]
         self._most = max(map(len, self.members))  # pieces are as long on all hosts
         self._half = 0
+        if hosts is not None:
+            segment.on_failure = hosts.abort
 
     # -- parts of a collective
 
@@ -58,7 +64,7 @@ class Across(Local):
         """When all ranks of the host are here, the leader exchanges with other hosts; then all go on."""
         self._sync(header, end)
         self._exchange(end, header, call)
-        self._sync(header, end)
+        self._sync(header, end + _VERDICT)
 
     def _exchange(self, end: float, header: bytes, call: Callable[[Any, float], None]) -> None:
         if self.hosts is None:
@@ -66,7 +72,7 @@ class Across(Local):
         try:
             call(self.hosts, max(0.05, end - time.monotonic()))
         except StarError as e:
-            self.segment.fail("cannot complete collective %d (%s): %s; restart the job" % (self.segment.number, text(header), e))
+            self.segment.fail("cannot complete collective %d (%s): %s" % (self.segment.number, text(header), e), GO_ON if isinstance(e, HostLost) else "; restart the job")
 
     def _compare(self, header: bytes, end: float) -> None:
         """Begins a collective, and compares its header with those of all ranks."""
@@ -79,7 +85,7 @@ class Across(Local):
             memory[own : own + HEADER] = header
             others = [(0, 0) if h == self.host else (base + HEADER * h, HEADER) for h in range(self.count)]
             self._exchange(end, header, lambda hosts, left: hosts.exchange(self._all_others((own, HEADER)), others, left))
-        self._sync(header, end)
+        self._sync(header, end + _VERDICT)
         for h in range(self.count):
             theirs = memory[base + HEADER * h : base + HEADER * (h + 1)]
             if theirs[:KEY] != header[:KEY]:
@@ -125,6 +131,11 @@ class Across(Local):
             self.segment.wait(header, end, False)
             read(k)
             self.segment.done()
+
+    def abort(self) -> None:
+        super().abort()
+        if self.hosts is not None:
+            self.hosts.abort("rank %d aborted the group" % self.me)
 
     def close(self) -> None:
         if self.hosts is not None:
@@ -268,5 +279,7 @@ class Across(Local):
 
 def begin(agent: Any, store: Any, prefix: str, name: str, segment: Segment, where: Sequence[int], rank: int, timeout: float) -> Across:
     """The collectives of a group, in a segment that is ready."""
-    hosts = agent.group(store, prefix + name, where[rank], max(where) + 1, segment.fd, segment.bytes_total, timeout) if segment.rank == 0 else None
+    hosts = None
+    if segment.rank == 0:
+        hosts = agent.group(store, prefix + name, where[rank], max(where) + 1, segment.fd, segment.bytes_total, timeout, numbers(segment.names))
     return Across(segment, rank, where, hosts)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import select
 import shutil
 import socket
 import struct
@@ -27,7 +28,7 @@ from ._link import EXIT_DISAGREE, EXIT_LOST, EXIT_USAGE, AgentLost, StarError
 
 VERSION = 1
 
-HELLO, OPEN, FORM, ALL_REDUCE, EXCHANGE, BROADCAST, BARRIER, ABORT, LEAD, FOLLOW = range(1, 11)
+HELLO, OPEN, FORM, ALL_REDUCE, EXCHANGE, BROADCAST, BARRIER, ABORT, LEAD, FOLLOW, LEAVE = range(1, 12)
 _DONE, _ERROR = 64, 65
 _HEADER = struct.Struct("<IIQQQQQ")  # kind, bytes of the body, number, A, B, C, nanoseconds
 _MAX_BODY = 64 << 10
@@ -37,7 +38,7 @@ DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3, "int32": 4, "
 OPS = {"sum": 0, "mean": 1, "max": 2, "min": 3}
 
 # How much longer than its time limit a request may take before the agent counts as hung: hosts look for the one at fault meanwhile.
-_GRACE = 10.0
+GRACE = 10.0
 
 Timeout = Union[float, datetime.timedelta]
 
@@ -161,7 +162,7 @@ class _Connection:
             try:
                 if timeout != self._limit:
                     self._limit = timeout
-                    self._sock.settimeout(timeout + _GRACE)
+                    self._sock.settimeout(timeout + GRACE)
                 with self._send:
                     if fd < 0:
                         self._sock.sendall(frame)
@@ -172,10 +173,10 @@ class _Connection:
                     raise StarError("%s: the agent says %d of %d bytes to request %d: it is no star of this version" % (what, reply, size, number), EXIT_DISAGREE)
                 text = self._exactly(size) if size else b""
             except socket.timeout:
-                self.close("the agent of this host (process %d) did not answer within %.0f s of the time limit of an earlier request" % (self.agent, _GRACE))
+                self.close("the agent of this host (process %d) did not answer within %.0f s of the time limit of an earlier request" % (self.agent, GRACE))
                 raise AgentLost(
                     "%s: the agent of this host (process %d) did not answer within %.0f s: look at its state, as with ps -o stat,wchan -p %d"
-                    % (what, self.agent, timeout + _GRACE, self.agent)
+                    % (what, self.agent, timeout + GRACE, self.agent)
                 ) from None
             except OSError as e:
                 if not self._closed:
@@ -194,14 +195,24 @@ class _Connection:
             got += part
         return got
 
-    def abort(self, reason: str) -> None:
-        """Ends the running request, and all later ones, with an error."""
+    def check(self) -> None:
+        """Raises an error if the agent has ended."""
+        with self._lock:
+            try:
+                ended = bool(self._closed) or bool(select.select([self._sock], [], [], 0)[0]) and not self._sock.recv(1, socket.MSG_PEEK)
+            except OSError:
+                ended = True
+        if ended:
+            raise AgentLost("the agent of this host (process %d) has ended" % self.agent)
+
+    def tell(self, kind: int, text: str = "") -> None:
+        """Sends a frame that has no reply."""
         if self._closed or os.getpid() != self._pid:
             return
-        body = reason.encode("utf-8", "replace")[:1024]
+        body = text.encode("utf-8", "replace")[:1024]
         try:
             with self._send:
-                self._sock.sendall(_HEADER.pack(ABORT, len(body), 0, 0, 0, 0, 1) + body)
+                self._sock.sendall(_HEADER.pack(kind, len(body), 0, 0, 0, 0, 1) + body)
         except OSError:
             pass  # the agent is gone
 
@@ -242,10 +253,12 @@ class Agent:
         """The agent of this host. The process with local_rank 0 starts it, the others wait for that.
 
         rank and size are of the whole job, local_rank among the processes with the same host_id(). All processes of the job call it; later calls, as for
-        sub-groups, return the same agent until close(). None: there is no program star on this host. StarError: it cannot be started."""
+        sub-groups, return the same agent until close(). None: there is no program star on this host. StarError: it cannot be started, or has ended."""
         global _current
         if _current is None:
             _current = cls._begin(store, rank, local_rank, _Deadline(timeout))
+        if _current is not None:
+            _current._own.check()
         return _current
 
     @classmethod
@@ -304,9 +317,10 @@ class Agent:
             if self._rank == 0:
                 store.set(prefix + "head", "")
 
-    def group(self, store: Any, name: str, host_index: int, hosts: int, fd: int, size: int, timeout: Timeout) -> "Hosts":
+    def group(self, store: Any, name: str, host_index: int, hosts: int, fd: int, size: int, timeout: Timeout, ranks: str = "") -> "Hosts":
         """A group that spans hosts, for its first process on this one. fd is a memfd of size bytes, which the processes of the group on this host share; it
-        may be closed afterwards, and must not be shortened. All first processes call it with the same name, and a store that all of them have."""
+        may be closed afterwards, and must not be shortened. All first processes call it with the same name, and a store that all of them have. ranks names
+        the processes of this host in errors of other hosts."""
         deadline = _Deadline(timeout)
         what = "group %r: host %d of %d" % (name, host_index, hosts)
         connection = _Connection(self._name, self._rank, self._token, deadline)
@@ -315,7 +329,7 @@ class Agent:
             about = {"name": name, "host": host_index, "hosts": hosts, "host_id": host_id(), "token": self._token, "store": _store_address(store)}
             addr = connection.ask(what, OPEN, size, body=json.dumps(about).encode(), timeout=deadline.left(), fd=fd).decode()
             prefix = "star/group/%s/%d/" % (name, store.add("star/group/%s/calls/%d" % (name, host_index), 1))
-            store.set(prefix + str(host_index), "%s, rank %d" % (socket.gethostname(), self._rank))
+            store.set(prefix + str(host_index), "%s, %s" % (socket.gethostname(), ranks or "rank %d" % self._rank))
             if host_index == 0:
                 store.set(prefix + "address", addr)
             else:
@@ -414,7 +428,8 @@ class Hosts:
         except _Refused as e:
             text = "%s in group %r of %d hosts: " % (what, self.name, len(self.names))
             if 0 <= e.host < len(self.names):
-                raise HostLost("%shost %d (%s): %s" % (text, e.host, self.names[e.host], e), e.host) from None
+                _, gave_up, why = str(e).partition(": it gave up: ")
+                raise HostLost("%shost %d (%s)%s: %s" % (text, e.host, self.names[e.host], " gave up" if gave_up else "", why or e), e.host) from None
             raise StarError(text + str(e), e.code) from None
 
     def all_reduce(self, offset: int, count: int, dtype: str, op: str, timeout: Timeout) -> None:
@@ -447,8 +462,9 @@ class Hosts:
 
     def abort(self, reason: str = "abort was called") -> None:
         """Ends the running operation and all later ones with an error, on all hosts."""
-        self._connection.abort(reason)
+        self._connection.tell(ABORT, reason)
 
     def close(self) -> None:
         """Leaves the group. An operation that runs on another host fails."""
+        self._connection.tell(LEAVE)
         self._connection.close("the group was closed")

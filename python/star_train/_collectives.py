@@ -89,6 +89,10 @@ class Local:
                     read(t - lag + 1)
                 seg.done()
 
+    def abort(self) -> None:
+        """Ends a collective that waits, in another thread."""
+        self.segment.stopping = True
+
     def close(self) -> None:
         self.segment.close()
 

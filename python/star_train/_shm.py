@@ -23,7 +23,7 @@ import socket
 import struct
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import torch
 
@@ -31,14 +31,14 @@ from . import __version__
 from ._agent import host_id
 
 # Changes with the layout of the memory or the meaning of a step: ranks with different numbers cannot share memory.
-LAYOUT = 1
+LAYOUT = 2
 
 # A step's header: the part that must agree, then text for people.
 KEY, HEADER = 192, 320
 _STATE = struct.Struct("<IIQ")  # state, process id, number of collectives begun
 _HEADERS = 64
 _FAILURE = _HEADERS + 2 * HEADER
-_CONTROL = 1024
+_CONTROL = 2048
 _SEMAPHORE = 64  # sem_t has 32 bytes in glibc and musl on 64-bit Linux
 _ALIGN = 4096
 
@@ -90,6 +90,9 @@ else:
         return int(_sem_clockwait(semaphore, time.CLOCK_MONOTONIC, until))
 
 
+# The end of an error after which a new group without some ranks works.
+GO_ON = "; go on with a new group of the others, or restart the job"
+
 _Base: Any = getattr(torch.distributed, "DistBackendError", RuntimeError)
 
 
@@ -130,7 +133,7 @@ def wait(store: Any, keys: List[str], seconds: float) -> bool:
         raise BackendError("cannot meet the other ranks: the store failed: %s; check that the process with rank 0 runs" % e) from e
 
 
-def _numbers(ranks: Sequence[int]) -> str:
+def numbers(ranks: Sequence[int]) -> str:
     text = ", ".join(map(str, ranks[:10])) + (", … (%d in all)" % len(ranks) if len(ranks) > 10 else "")
     return ("rank " if len(ranks) == 1 else "ranks ") + text
 
@@ -173,7 +176,7 @@ def meet(store: Any, rank: int, size: int, timeout: float) -> Tuple[str, List[He
         if not missing:
             return prefix, [hellos[r] for r in range(size)]
         if time.monotonic() >= end:
-            raise BackendError("cannot begin the group of %d ranks: no message of %s within %.0f s; check that these processes run" % (size, _numbers(missing), timeout))
+            raise BackendError("cannot begin the group of %d ranks: no message of %s within %.0f s; check that these processes run" % (size, numbers(missing), timeout))
 
 
 def _disagree(rank: int, me: Hello, other: int, its: Hello) -> str:
@@ -230,6 +233,7 @@ class Segment:
         self.written = 0  # steps that this rank has signalled
         self.read = 0  # steps that it has read
         self.closed = ""  # why no more collectives are possible
+        self.on_failure: Callable[[str], None] = lambda why: None  # tells ranks that do not have this memory
         self._processors = len(os.sched_getaffinity(0))
         self._spins = _SPINS if size <= self._processors else 0
         self.stopping = False
@@ -296,7 +300,7 @@ class Segment:
                         s, _ = listener.accept()
                     except socket.timeout:
                         missing = [self.names[r] for r in range(1, self.size) if r not in peers]
-                        raise BackendError("cannot begin the group: %s did not ask for the shared memory in time; check that these processes run" % _numbers(missing)) from None
+                        raise BackendError("cannot begin the group: %s did not ask for the shared memory in time; check that these processes run" % numbers(missing)) from None
                     s.settimeout(max(0.05, end - time.monotonic()))
                     try:
                         said = s.recv(256).decode("ascii", "replace").split()
@@ -444,13 +448,13 @@ class Segment:
             # A rank may have signalled before it ended. One that failed later than in this step did so after all had signalled for this step.
             waiting[:] = [w for w in waiting if semaphore not in (0, w[1]) or _sem_trywait(w[1]) != 0]
             if waiting and semaphore in [0] + [w[1] for w in waiting]:
-                self.fail("cannot complete %s: %s; go on with a new group of the others, or restart the job" % (what, why))
+                self.fail("cannot complete %s: %s" % (what, why), GO_ON)
         if now >= end and waiting:
             late = []
             for j, _ in waiting:
                 number = _STATE.unpack_from(self.memory, _CONTROL * j)[2]
                 late.append("rank %d (at collective %d%s)" % (self.names[j], number, ", " + self._last(j) if number else ""))
-            self.fail("cannot complete %s: timed out waiting for %s; if they are only slow, set a longer timeout" % (what, ", ".join(late)))
+            self.fail("cannot complete %s: timed out waiting for %s" % (what, ", ".join(late)), "; if they are only slow, set a longer timeout")
 
     def alive(self, j: int) -> bool:
         """Whether the process of a rank still holds its lock."""
@@ -479,15 +483,17 @@ class Segment:
 
     # -- end
 
-    def fail(self, why: str) -> None:
-        """Ends the use of the group, tells the other ranks why, and raises the error."""
-        self.closed = self.closed or why
+    def fail(self, why: str, advice: str = "") -> None:
+        """Ends the use of the group, tells the other ranks why, and raises the error. advice is for this rank alone: the others give their own."""
+        first, self.closed = not self.closed, self.closed or why + advice
         if self.fd >= 0:
             said = ("rank %d gave up: %s" % (self.names[self.rank], why)).encode()[: _CONTROL - _FAILURE]
             at = _CONTROL * self.rank + _FAILURE
             self.memory[at : at + len(said)] = said
             self._say(FAILED)
-        raise BackendError(why)
+        if first:
+            self.on_failure(why)
+        raise BackendError(why + advice)
 
     def close(self) -> None:
         """Leaves the group: other ranks that wait for this one get an error. The memory is released with the last process that has it."""

@@ -904,7 +904,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
     def abort(self) -> None:
         """Ends collectives that wait, with an error, on all ranks."""
         if self._local is not None:
-            self._local.segment.stopping = True
+            self._local.abort()
         self._end(1.0)
 
     def shutdown(self) -> None:
@@ -923,7 +923,7 @@ class StarBackend(_Backend):  # type: ignore[misc]
         idle = self._busy.acquire(timeout=max(0.0, end - time.monotonic()) + 2 * 0.2)
         if self._local is not None:
             if not idle:
-                self._local.segment.stopping = True
+                self._local.abort()
                 idle = self._busy.acquire(timeout=1.0)
             if idle:
                 self._local.close()

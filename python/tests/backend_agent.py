@@ -18,7 +18,7 @@ class Agent:
     def watch(self) -> bool:
         return False
 
-    def group(self, store: Any, name: str, host_index: int, hosts: int, fd: int, size: int, timeout: float) -> "Hosts":
+    def group(self, store: Any, name: str, host_index: int, hosts: int, fd: int, size: int, timeout: float, ranks: str = "") -> "Hosts":
         return Hosts(dist.PrefixStore("leaders/" + name, store), host_index, hosts, fd, size, timeout)
 
 
@@ -53,7 +53,7 @@ class Hosts:
     def barrier(self, timeout: float) -> None:
         self.gloo.barrier().wait()
 
-    def abort(self) -> None:
+    def abort(self, reason: str) -> None:
         pass
 
     def close(self) -> None:

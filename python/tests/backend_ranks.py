@@ -17,7 +17,9 @@ from conftest import PATIENCE
 def run(
     n: int, function: Callable[..., Any], *args: Any, backend: str = "star", env: Optional[Callable[[int], Dict[str, str]]] = None, seconds: float = 60, begin: bool = True
 ) -> List[str]:
-    """Calls function(rank, n, *args) in n ranks. Returns for each what it printed by return value, "died" or an error's text."""
+    """Calls function(rank, n, *args) in n ranks. Returns for each what it printed by return value, "died" or an error's text.
+
+    env is called in the process of a rank, and may also move it to another host."""
     with tempfile.TemporaryDirectory() as folder:
         pids = []
         for r in range(n):

@@ -91,6 +91,8 @@ def test_mnist(star: str, tmp_path: pathlib.Path) -> None:
     assert p.returncode == 0, p.stdout + p.stderr
     e = json.loads(p.stdout)
     assert e["accuracy"] == r["test_accuracy"] and abs(e["loss"] - r["test_loss"]) < 1e-5 and e["predictions"] > 0 and e["samples"] == 1200, (e, r)
+    more = run(star, tmp_path, ["--arch", "allreduce", "--resume", "star-out"], "mnist.py", *args, "--epochs", "3")  # which has no batches in two epochs
+    assert more["samples"] == 600 and more["test_accuracy"] > 0.8, more
     p = judge("chars.py")
     assert p.returncode == 78 and "has other tensors than this model" in p.stderr, p.stdout + p.stderr
 

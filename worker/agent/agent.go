@@ -197,7 +197,7 @@ func (a *Agent) serve(ctx context.Context, nc *net.UnixConn) {
 	if !errors.Is(err, io.EOF) {
 		a.cfg.Log.Warn("closed the connection of a process", "pid", c.pid, "member", c.hello.Rank, "err", err)
 	}
-	c.abort(fmt.Errorf("the process of rank %d (number %d) has ended, or has closed the group", c.hello.Rank, c.pid))
+	c.abort(fmt.Errorf("the process of rank %d (number %d) has ended", c.hello.Rank, c.pid))
 	close(requests)
 	worker.Wait()
 }
@@ -243,9 +243,13 @@ func (c *connection) greet() bool {
 func (c *connection) read(requests chan<- request) error {
 	for {
 		f, fds, err := read(c.nc)
-		if err == nil && f.Kind == KindAbort {
+		if err == nil && (f.Kind == KindAbort || f.Kind == KindLeave) {
 			closeAll(fds)
-			c.abort(fmt.Errorf("the process of rank %d has aborted the group: %s", c.hello.Rank, cmp.Or(string(f.Body), "no reason given")))
+			if f.Kind == KindLeave {
+				c.abort(leftError{c.hello.Rank, c.pid})
+			} else {
+				c.abort(errors.New(cmp.Or(string(f.Body), "no reason given")))
+			}
 			continue
 		}
 		if err == nil {
@@ -264,11 +268,18 @@ func (c *connection) read(requests chan<- request) error {
 	}
 }
 
+// leftError ends the group of a process that leaves it in good order.
+type leftError struct{ rank, pid int }
+
+func (e leftError) Error() string {
+	return fmt.Sprintf("the process of rank %d (number %d) has left the group", e.rank, e.pid)
+}
+
 // work carries out requests in order.
 func (c *connection) work(requests <-chan request) {
 	defer func() {
 		if c.group != nil {
-			c.group.close()
+			c.group.close(context.Cause(c.ctx))
 		}
 	}()
 	for r := range requests {
@@ -276,7 +287,7 @@ func (c *connection) work(requests <-chan request) {
 		closeAll(r.fds)
 		if err != nil {
 			code, host := fault(err)
-			c.fail(r.ID, code, host, fmt.Errorf("%v: %w", r.Kind, err))
+			c.fail(r.ID, code, host, fmt.Errorf("%v: %w", r.Kind, inHosts(err)))
 			continue
 		}
 		c.reply(Frame{Kind: KindDone, ID: r.ID, Body: body})
@@ -324,7 +335,7 @@ func (c *connection) do(r request) (body []byte, err error) {
 		}
 		// The other hosts also learn of the end between two operations.
 		ring := c.group.ring
-		context.AfterFunc(c.ctx, func() { ring.Close() })
+		context.AfterFunc(c.ctx, func() { end(ring, context.Cause(c.ctx)) })
 		return nil, nil
 	}
 	return nil, c.group.do(ctx, r.Frame)

@@ -29,6 +29,7 @@ const (
 	KindAbort  // Body: the reason. It has no reply: the request that it ends has
 	KindLead   // Watching: the agent is the head. Body: address of the job's store
 	KindFollow // Watching: Body: address of the head
+	KindLeave  // The process leaves the group in good order. It has no reply
 	kinds
 
 	// Replies, from the agent.
@@ -36,7 +37,7 @@ const (
 	KindError Kind = 65 // A: exit code, B: 1 + host at fault, or 0. Body: text
 )
 
-var kindNames = [kinds]string{"", "hello", "open", "form", "all-reduce", "exchange", "broadcast", "barrier", "abort", "lead", "follow"}
+var kindNames = [kinds]string{"", "hello", "open", "form", "all-reduce", "exchange", "broadcast", "barrier", "abort", "lead", "follow", "leave"}
 
 func (k Kind) String() string {
 	switch {

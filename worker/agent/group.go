@@ -60,7 +60,7 @@ func (a *Agent) open(ctx context.Context, f Frame, fd int) (*group, string, erro
 	addr := ""
 	if g.about.Host == 0 && g.about.Hosts > 1 {
 		if g.meet, addr, err = a.listen(ctx, g.about.Store); err != nil {
-			g.close()
+			g.close(err)
 			return nil, "", err
 		}
 	}
@@ -189,18 +189,39 @@ func sum[T allreduce.Element](ctx context.Context, g *group, op allreduce.Op, of
 	return allreduce.AllReduce(ctx, g.ring, op, v)
 }
 
+// end ends the connections to other hosts, and tells them why, unless the process leaves in good order.
+func end(ring *allreduce.Group, why error) {
+	if _, left := errors.AsType[leftError](why); left || why == nil {
+		ring.Close()
+	} else {
+		ring.Abort(why)
+	}
+}
+
 // close ends the connections and unmaps the memory. No operation is running.
-func (g *group) close() {
+func (g *group) close(why error) {
 	if g.meet != nil {
 		g.meet.Close()
 	}
 	if g.ring != nil {
-		g.ring.Close()
+		end(g.ring, why)
 	}
 	if g.memory != nil {
 		_ = unix.Munmap(g.memory)
 		g.memory = nil
 	}
+}
+
+// inHosts returns an error without the number of a host, which a reader would take for the rank of a process. The reply
+// has it.
+func inHosts(err error) error {
+	e, ok := errors.AsType[*allreduce.Error](err)
+	if !ok {
+		return err
+	}
+	host := *e
+	host.Rank = allreduce.None
+	return errors.New(strings.Replace(err.Error(), e.Error(), host.Error(), 1))
 }
 
 // fault returns the exit code of an error, and 1 + the host at fault, or 0.
