@@ -136,7 +136,7 @@ def cases_across(names: Any = ()) -> List[Any]:
 def case_across(hosts: Hosts, name: str, when: str, places: str, victim: int, root: int = 0) -> List[str]:
     def env(r: int) -> Dict[str, str]:
         hosts.enter(places[r])
-        return hosts.env(places[r])
+        return hosts.env()
 
     with tempfile.TemporaryDirectory() as folder:
         return run(len(places), rank, name, when, root, folder, victim, env=env, seconds=SECONDS)

@@ -21,10 +21,10 @@ class Hosts:
         try:
             self._ip("netns add " + a)
             self._ip("netns add " + b)
-            self._ip("link add %s netns %s type veth peer name %s netns %s" % (a, a, b, b))
+            self._ip("link add cable netns %s type veth peer name cable netns %s" % (a, b))
             for host, name in self._names.items():
-                self._ip("-n %s addr add %s/24 dev %s" % (name, self.address[host], name))
-                self._ip("-n %s link set %s up" % (name, name))
+                self._ip("-n %s addr add %s/24 dev cable" % (name, self.address[host]))
+                self._ip("-n %s link set cable up" % name)
                 self._ip("-n %s link set lo up" % name)
         except OSError:
             self.close()
@@ -39,18 +39,18 @@ class Hosts:
             raise OSError("ip %s: %s" % (line, e.stderr.strip())) from None
 
     def enter(self, host: str) -> None:
-        """Moves the calling process, which must have one thread, to a host."""
+        """Moves the calling thread to a host, with those that it starts later."""
         with open("/run/netns/" + self._names[host]) as f:
             if ctypes.CDLL(None, use_errno=True).setns(f.fileno(), _CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), "setns to host " + host)
 
-    def env(self, host: str) -> Dict[str, str]:
-        """What a rank on a host needs: the store's host is a."""
-        return {"GLOO_SOCKET_IFNAME": self._names[host], "MASTER_ADDR": self.address["a"], "MASTER_PORT": "29500"}
+    def env(self) -> Dict[str, str]:
+        """What a rank needs: the store's host is a."""
+        return {"GLOO_SOCKET_IFNAME": "cable", "MASTER_ADDR": self.address["a"], "MASTER_PORT": "29500"}
 
     def cable(self, state: str) -> None:
         """up or down."""
-        self._ip("-n %s link set %s %s" % (self._names["b"], self._names["b"], state))
+        self._ip("-n %s link set cable %s" % (self._names["b"], state))
 
     def close(self) -> None:
         for name in self._names.values():

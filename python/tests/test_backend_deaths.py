@@ -66,7 +66,7 @@ def test_survivors_on_both_hosts(name: str, when: str, places: str, victim: int,
 def across(hosts: Hosts, places: str, function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> List[str]:
     def env(r: int) -> Dict[str, str]:
         hosts.enter(places[r])
-        return hosts.env(places[r])
+        return hosts.env()
 
     return run(len(places), function, places, *args, env=env, seconds=seconds)
 
