@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -37,6 +38,7 @@ func TestFragmentsLikeStreamingDiLoCo(t *testing.T) {
 		{"ssgd local=24samples outer=nesterov(0.6,0.7) fragments=2", 6, 2, 3},
 		{"ssgd local=6 outer=nesterov(0.6,0.7) fragments=3", 6, 3, ring},
 		{"ssgd local=24samples outer=nesterov(0.6,0.7) fragments=2", 6, 2, ring},
+		{"ssgd shares=6,4,4,2 local=6 outer=nesterov(0.6,0.7) fragments=3", 6, 3, ring},
 	} {
 		models := make([]*lines, workers)
 		result := train4(t, c.mode, c.shards, steps, rate, inner, models)
@@ -61,8 +63,10 @@ func TestFragmentsLikeStreamingDiLoCo(t *testing.T) {
 			return round == steps/each-1
 		}
 		for round := range steps / each {
-			outer := make([]float64, dimension)
+			outer, weights := make([]float64, dimension), 0.0
 			for k, m := range models {
+				weight := float64(len(m.batches[round*each])) / dimension / (workers * batch)
+				weights += weight
 				for _, b := range m.batches[round*each : (round+1)*each] {
 					g := b.gradient(own[k])
 					for i := range g {
@@ -76,8 +80,11 @@ func TestFragmentsLikeStreamingDiLoCo(t *testing.T) {
 					}
 				}
 				for i := range outer {
-					outer[i] += (global[i] - own[k][i]) / workers
+					outer[i] += weight * (global[i] - own[k][i])
 				}
+			}
+			if math.Abs(weights-1) > 1e-9 {
+				t.Fatalf("%s: the workers' batches are %v of a round", c.mode, weights)
 			}
 			for i, g := range outer {
 				if exchanged(round, i) {
@@ -111,6 +118,18 @@ func TestFragmentsThroughCodecs(t *testing.T) {
 			if got.Samples != base.Samples || !(got.TestLoss < 2*base.TestLoss+0.01) {
 				t.Errorf("%s, %d shards: a loss of %v after %d samples, without a codec %v after %d", codec, shards, got.TestLoss, got.Samples, base.TestLoss, base.Samples)
 			}
+		}
+	}
+}
+
+// Exchanges go on while workers compute: worker 0 does not end a step before worker 1 has got the part that both were
+// exchanging meanwhile, and has begun a batch two exchanges later.
+func TestFragmentsWhileComputing(t *testing.T) {
+	for _, shards := range []int{2, ring} {
+		models := make([]*lines, 4)
+		train4(t, "ssgd local=8 outer=nesterov fragments=4", shards, 32, 0.05, 0, models, waits)
+		if len(models[0].batches) != 32 {
+			t.Errorf("%d shards: %d steps", shards, len(models[0].batches))
 		}
 	}
 }
@@ -183,6 +202,7 @@ const many = 100_000
 // Options of train4 beside codecs and optim.Muon.
 const (
 	leaves  = "leaves"  // the last worker leaves after 20 steps, and comes back
+	waits   = "waits"   // the first worker does not end step 10 before the second one begins step 12
 	buffers = "buffers" // the models have many buffers
 	curious = "curious" // the models ask for the state of the optimizer in each step
 )
@@ -200,7 +220,7 @@ func train4(t *testing.T, mode string, shards int, steps int64, rate, momentum f
 		switch o {
 		case optim.Muon:
 			rules.Optimizer = o
-		case curious, leaves, buffers:
+		case curious, leaves, waits, buffers:
 		default:
 			rules.Compress = o
 		}
@@ -210,11 +230,26 @@ func train4(t *testing.T, mode string, shards int, steps int64, rate, momentum f
 		arch = job.AllReduce
 	}
 	out, network := t.TempDir(), job.Network{Listen: addr, Coordinator: addr}
-	errs, back := make(chan error), make(chan struct{})
+	errs, back, far := make(chan error), make(chan struct{}), make(chan struct{})
 	for k := range models {
 		models[k] = &lines{params: make([]float32, dimension), asks: asks}
 		if slices.Contains(options, buffers) {
 			models[k].buffers = make([]float32, many)
+		}
+		if slices.Contains(options, waits) && k < 2 {
+			models[k].before = func(step int) error {
+				switch {
+				case k == 1 && step == 12:
+					close(far)
+				case k == 0 && step == 10:
+					select {
+					case <-far:
+					case <-time.After(time.Minute):
+						return errors.New("the other worker waits for this one")
+					}
+				}
+				return nil
+			}
 		}
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
@@ -308,6 +343,7 @@ type lines struct {
 	buffers []float32
 	batches []batch
 
+	before func(step int) error
 	after  int // number of batches after which it leaves; 0: it stays
 	leave  func()
 	back   chan struct{} // closed when the worker that left computes again; until then steps take a while
@@ -342,6 +378,11 @@ func (m *lines) wide() []float64 {
 }
 
 func (m *lines) Grad(ctx context.Context, dst []float32, b train.Batch) (float64, error) {
+	if m.before != nil {
+		if err := m.before(len(m.batches)); err != nil {
+			return 0, err
+		}
+	}
 	if m.begun != nil {
 		m.begun()
 	}
