@@ -242,6 +242,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	case wire.KindArrive:
 		return c.arrived(p, e.Arrive.Record)
 	case wire.KindBuffers:
+		c.measured.stats.Exchanged(len(e.Payload))
 		effects, err := c.rounds.Gather(e.Buffers, e.Payload, facts{c})
 		return c.judged(p, effects, err)
 	case wire.KindEvalResult:

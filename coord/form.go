@@ -278,7 +278,7 @@ func (c *Coordinator) tryAssign() {
 	for rank, n := range c.placing.Cut(c.members.Terms.Hello().Params, servers, c.placing.uncut) {
 		c.peers.servers[rank].hello.Shards = n
 	}
-	if err := length.Fragments(c.cfg.Plan, c.placing.Shards()); err != nil {
+	if err := length.Fragments(c.cfg.Plan, c.members.Terms.Hello().Params, c.placing.Shards()); err != nil {
 		c.run.sick = &Error{exitcode.Usage, err.Error()}
 		return
 	}

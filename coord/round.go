@@ -40,6 +40,7 @@ func (c *Coordinator) perform(effects []evaluate.Effect) {
 		case evaluate.Progress:
 			c.run.progress = time.Now()
 		case evaluate.Average:
+			c.measured.stats.Exchanged(4 * len(e.Buffers))
 			tell(&c.peers, c.peers.workers[e.Worker], wire.Buffers{Worker: e.Worker, Eval: e.Eval}, transport.Floats(e.Buffers))
 		case evaluate.Omitted:
 			c.log.Warn("excluded buffers that are not finite from the mean", "tensor", e.Tensor)

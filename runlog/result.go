@@ -24,7 +24,7 @@ type Result struct {
 	SamplesPerS     float64   `json:"samples_per_s"`
 	Staleness       Staleness `json:"staleness"`
 	Switches        int       `json:"switches"`
-	BytesSent       int64     `json:"bytes_sent"` // gradients and parameters, both directions
+	BytesSent       int64     `json:"bytes_sent"` // gradients, parameters and buffers, both directions
 	RunLog          string    `json:"run_log"`
 	Checkpoint      string    `json:"checkpoint"`
 	CheckpointError string    `json:"checkpoint_error,omitempty"`

@@ -9,6 +9,7 @@ import (
 	"star/internal/exitcode"
 	"star/internal/kernel"
 	"star/internal/poison"
+	"star/ps/rule"
 	"star/transport/wire"
 )
 
@@ -65,6 +66,8 @@ type guard struct {
 	whole poison.Norms
 	// parts judges their buckets, from the end, if they are sent before the gradient is complete.
 	parts []poison.Norms
+	// distances judges the distances of local steps on parts of the parameters.
+	distances map[rule.Part]*poison.Norms
 	// riders judges gradients that this worker carries.
 	riders poison.Norms
 

@@ -252,6 +252,7 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello wire.Hello) 
 // knows of the failure from this worker's Fault or from another's. nil: the coordinator has stopped
 // the job.
 func (w *ringWorker) work(ctx context.Context) error {
+	defer w.endStream()
 	if err := session.Say(w.member, wire.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
 	}

@@ -59,6 +59,7 @@ func (w *ringWorker) join(ctx context.Context, ring wire.Ring) error {
 		return nil
 	}
 	ring.Addr, ring.ParentAddr = process.WithHost(ring.Addr, w.job.Coordinator), process.WithHost(ring.ParentAddr, w.job.Coordinator)
+	w.endStream() // a ring that is replaced in good order has just exchanged all parameters
 	old := w.ring
 	w.ring, w.generation = ring, ring.Generation
 	if err := w.recallRing(ring); err != nil {

@@ -45,9 +45,12 @@ func (w *ringWorker) round(ctx context.Context, rel wire.Release) error {
 		if err := w.compareParams(ctx); err != nil {
 			return err
 		}
-		if err := w.evaluate(ctx, rel); err != nil {
+		if err := w.asShards(func() error { return w.evaluate(ctx, rel) }); err != nil {
 			return err
 		}
+	}
+	if rel.Action == wire.Finish {
+		w.endStream()
 	}
 	if rel.Action == wire.Finish || w.retired() != nil {
 		return nil
@@ -84,6 +87,9 @@ func (w *ringWorker) round(ctx context.Context, rel wire.Release) error {
 		w.relay.answer(tally)
 		w.ended = time.Now()
 		rec.Push = w.ended.Sub(computed)
+		if rel.Fragments == 0 {
+			w.endStream()
+		}
 		if err := w.arrive(&rec); err != nil {
 			return err
 		}
@@ -141,25 +147,29 @@ func (w *ringWorker) compareParams(ctx context.Context) error {
 
 // sum sets grad to the weighted sum of all members' gradients.
 //
-// There are four ways: closed rounds (partialSum), buckets that are sent while the rest is computed,
-// buckets after the computation, and the whole gradient with those of riders (carry). carried is the
+// There are five ways: closed rounds (partialSum), fragments (sumStream), buckets that are sent while the rest
+// is computed, buckets after the computation, and the whole gradient with those of riders (carry). carried is the
 // number of samples applied besides rel.Total: those of riders, or of the whole round if only its
 // members know them.
 func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record) (tally wire.Tally, carried int64, computed time.Time, err error) {
 	tally = wire.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
 	weight := w.weight(rel.Count)
+	done, stop := w.tells(rel)
+	defer stop()
+	if rel.Outer != "" && rel.Total > 0 { // rounds that repeat a batch have no total
+		w.moved = rel.Total
+	}
+	if w.stream != nil || rel.Fragments > 0 {
+		computed, err = w.sumStream(ctx, rel, rec, done)
+		return tally, 0, computed, err
+	}
 	w.guard.begin(len(w.grad), w.version)
 	if rel.Micro > 0 {
 		return w.partialSum(ctx, rel, rec)
 	}
-	done, stop := w.tells(rel)
-	defer stop()
 	switch {
 	case rel.Outer != "":
-		// By all samples of the members' steps. Rounds that repeat a batch have no total.
-		if rel.Total > 0 {
-			w.moved = rel.Total
-		}
+		// By all samples of the members' steps.
 		weight = float32(float64(rel.Count) / float64(max(w.moved, 1)))
 		defer w.back()
 	case rel.Local > 0:
@@ -285,11 +295,13 @@ func (w *ringWorker) update(ctx context.Context, rel wire.Release, samples int64
 		s.Add(w.grad)
 		sum2 = s.Float64()
 		norm = math.Sqrt(sum2)
-	} else if !measured {
+	} else if !measured && w.stream == nil {
 		sum2 = kernel.SumSq(w.grad)
 	}
 	w.relay.change(w.version+1, func() {
 		switch {
+		case w.stream != nil:
+			sum2 = w.outerStream(outer)
 		case rel.Outer != "":
 			w.outward.Outward(w.params, w.version, []rule.Gradient{{Basis: w.version, Vec: w.grad, Weight: 1}}, outer)
 		case w.updates != nil:

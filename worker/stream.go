@@ -18,10 +18,13 @@ import (
 //	worker    local steps ─▶ push part 0 ─▶ local steps ─▶ mix part 0, push part 1 ─▶ local steps ─▶ …
 //	shards                       └──▶ outer step of part 0 ──┘       └──▶ outer step of part 1 ──┘
 //
-// Invariants: the model has the worker's own parameters θ, and shards has those of the servers, as far as they have
-// come. A part changes on the servers only by an update that this worker is part of, so a distance is always measured
-// from what the servers have. The link writes to shards, so the model may compute meanwhile. nil: a push waits for its
-// update (worker.train).
+// In a ring members take the place of the shards: they exchange the part in a round, and each of them makes its outer
+// step (ringstream.go).
+//
+// Invariants: the model has the worker's own parameters θ, and shards has those of the servers, or of the ring, as far
+// as they have come. A part changes there only by an update that this worker is part of, so a distance is always
+// measured from what the servers have. The link writes to shards, so the model may compute meanwhile. nil: a push
+// waits for its update (worker.train).
 type stream struct {
 	shards []float32
 	// delta is the distance that is pushed.
@@ -51,7 +54,7 @@ func (w *worker) arrived(rel wire.Release) {
 		copy(params, s.shards)
 		s.ahead = wire.Piece{}
 	default:
-		w.link.Ranges(s.sent, func(from, to int) { rule.Mix(params[from:to], s.shards[from:to]) })
+		w.ranges(s.sent, func(from, to int) { rule.Mix(params[from:to], s.shards[from:to]) })
 	}
 	if rel.Fragments == 0 && s.ahead.Count == 0 {
 		w.stream = nil
@@ -75,19 +78,9 @@ func (w *worker) asShards(do func() error) error {
 // before it returns. Errors are those of iterate.
 func (w *worker) iterateStream(ctx context.Context, rel wire.Release, rec *star.Record) error {
 	s := w.stream
-	if s.ahead.Count > 0 && s.ahead == (wire.Piece{Start: rel.Start, Count: rel.Count}) {
-		was := *rec
-		*rec = s.rec
-		rec.Step, rec.Basis, rec.Wait, rec.Pull = was.Step, was.Basis, was.Wait+s.rec.Wait, was.Pull
-	} else {
-		if s.ahead.Count > 0 { // the coordinator has given that batch to another worker
-			copy(w.model.Params(), s.shards)
-		}
-		if err := w.steps(ctx, rel, rec); err != nil {
-			return err
-		}
+	if err := w.streamed(ctx, rel, rec); err != nil {
+		return err
 	}
-	s.ahead = wire.Piece{}
 	computed := time.Now()
 	s.sent = rule.Part{Parts: rel.Fragments, Index: rel.Fragment}
 	if err := w.distance(rec); err != nil {
@@ -105,17 +98,51 @@ func (w *worker) iterateStream(ctx context.Context, rel wire.Release, rec *star.
 	w.sent, w.got = sent, got
 	rec.Push = time.Since(computed)
 	err := w.arrive(rec)
-	if err == nil && len(rel.Ahead) > 0 {
-		s.ahead = rel.Ahead[0]
-		next := rel
-		next.Start, next.Count, next.Local = s.ahead.Start, s.ahead.Count, rel.AheadLocal
-		s.rec = star.Record{Worker: star.Worker(w.rank), Step: w.step}
-		err = w.steps(ctx, next, &s.rec)
+	if err == nil {
+		err = w.lookAhead(ctx, rel)
 	}
 	if e := w.link.Sent(ctx); err == nil {
 		err = e
 	}
 	return err
+}
+
+// streamed makes the local steps of a release, or takes those that the worker has made ahead.
+func (w *worker) streamed(ctx context.Context, rel wire.Release, rec *star.Record) error {
+	s, ahead := w.stream, w.stream.ahead
+	s.ahead = wire.Piece{}
+	if ahead.Count > 0 && ahead == (wire.Piece{Start: rel.Start, Count: rel.Count}) {
+		was := *rec
+		*rec = s.rec
+		rec.Step, rec.Basis, rec.Wait, rec.Pull = was.Step, was.Basis, was.Wait+s.rec.Wait, was.Pull
+		return nil
+	}
+	if ahead.Count > 0 { // the coordinator has given that batch to another worker
+		copy(w.model.Params(), s.shards)
+	}
+	return w.steps(ctx, rel, rec)
+}
+
+// lookAhead makes the local steps of the release after this one, if its batch is known.
+func (w *worker) lookAhead(ctx context.Context, rel wire.Release) error {
+	s := w.stream
+	if len(rel.Ahead) == 0 {
+		return nil
+	}
+	s.ahead = rel.Ahead[0]
+	next := rel
+	next.Start, next.Count, next.Local = s.ahead.Start, s.ahead.Count, rel.AheadLocal
+	s.rec = star.Record{Worker: star.Worker(w.rank), Step: w.step}
+	return w.steps(ctx, next, &s.rec)
+}
+
+// ranges yields the elements of a part of the parameters: of every shard's, or of a ring's.
+func (w *worker) ranges(of rule.Part, yield func(from, to int)) {
+	if w.link != nil {
+		w.link.Ranges(of, yield)
+		return
+	}
+	yield(of.Range(len(w.grad)))
 }
 
 // steps makes the local steps of a batch, from the parameters in the model.
@@ -140,6 +167,9 @@ func (w *worker) steps(ctx context.Context, rel wire.Release, rec *star.Record) 
 func (w *worker) distance(rec *star.Record) error {
 	s, params := w.stream, w.model.Params()
 	if _, bad := w.finite(params); bad >= 0 {
+		if w.programs != nil { // its optimizer cannot begin again
+			return fmt.Errorf("local steps by the program's optimizer (own=True): %w", w.notFinite(bad, rec.Loss))
+		}
 		e := &PoisonError{Worker: w.rank, Step: w.step, Cause: poison.NotFinite.String(), Value: math.NaN(), Tensor: w.notFinite(bad, rec.Loss).Tensor}
 		w.log.Warn("distance of local steps not finite: left out, and local steps begin again", "worker", rec.Worker, "step", w.step, "element", bad)
 		if err := w.tellPoison(e, false); err != nil {
@@ -147,7 +177,7 @@ func (w *worker) distance(rec *star.Record) error {
 		}
 		copy(params, s.shards)
 		w.stride = nil
-		w.link.Ranges(s.sent, func(from, to int) { clear(s.delta[from:to]) })
+		w.ranges(s.sent, func(from, to int) { clear(s.delta[from:to]) })
 		rec.Norm2 = 0
 		return nil
 	}
@@ -155,7 +185,7 @@ func (w *worker) distance(rec *star.Record) error {
 		return fmt.Errorf("cannot measure the distance of step %d: there were no local steps", w.step)
 	}
 	rec.Norm2 = 0
-	w.link.Ranges(s.sent, func(from, to int) {
+	w.ranges(s.sent, func(from, to int) {
 		w.stride.DistanceFrom(s.shards[from:to], params[from:to], s.delta[from:to])
 		norm2, _ := w.finite(s.delta[from:to])
 		rec.Norm2 += norm2

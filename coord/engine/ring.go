@@ -86,6 +86,9 @@ type Ring struct {
 
 	turning
 
+	// ahead is what members compute while they exchange a fragment in round next-1; nil: they do not.
+	ahead *reserved
+
 	// Take kept at this version; -1: none.
 	saveAt int64
 
@@ -480,6 +483,7 @@ func (r *Ring) progress() Progress {
 	for _, e := range r.riderBatches {
 		p.Redo = append(p.Redo, e.Span)
 	}
+	p.Redo = append(p.Redo, r.ahead.list()...)
 	slices.SortFunc(p.Redo, func(a, b Span) int { return int(a.Start - b.Start) })
 	return p
 }
@@ -497,7 +501,7 @@ func (r *Ring) proceed() {
 			r.now, r.staged = *r.staged, nil
 			r.transfer(true)
 		}
-		if r.changed && r.staged == nil && r.turn(r.next) == 0 && (r.next > r.now.from || len(r.unformed[r.now.generation]) == 0) {
+		if r.changed && r.staged == nil && r.ahead == nil && r.turn(r.next) == 0 && (r.next > r.now.from || len(r.unformed[r.now.generation]) == 0) {
 			r.stage()
 			continue
 		}
@@ -562,11 +566,19 @@ func (r *Ring) grant(ahead int64) {
 		if r.staged != nil && r.next >= r.staged.from {
 			f = r.staged
 		}
-		rd := ringRound{generation: f.generation, of: f.of, local: r.plan.Local > 0, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
+		rd := ringRound{generation: f.generation, of: f.of, local: r.plan.Local > 0 || r.ahead != nil, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
 		if f.queue > 0 && !r.draws(f, &rd) {
 			return // samples that the round in hand gives back may complete this one
 		}
+		early := r.ahead // the batches of this round, that members compute already
+		if r.ahead = nil; early != nil {
+			rd.spans = early.spans
+			rd.total = early.total()
+		}
 		for i, w := range f.members {
+			if early != nil {
+				break
+			}
 			if f.queue > 0 {
 				rd.total += int64(rd.whole(i))
 				continue
@@ -589,6 +601,7 @@ func (r *Ring) grant(ahead int64) {
 		}
 		r.holdOn(&rd)
 		rd.closing = closes(f, rd.spans)
+		fragmented := r.lookAhead(f)
 		o := r.order()
 		for i, w := range f.members {
 			s := rd.spans[i]
@@ -596,10 +609,17 @@ func (r *Ring) grant(ahead int64) {
 			r.assign(w, s, r.next)
 			r.states[w].most = max(r.states[w].most, rd.whole(i))
 			steps, outer := r.localSteps(w)
+			if early != nil {
+				steps, outer = early.steps[i], early.outer
+			}
 			m := wire.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: steps, Outer: outer, Micro: f.micro, Cap: f.cap}
 			if rd.parts != nil {
 				// With a queue the total is known only after the members have exchanged their samples.
 				m.Total, m.Part, m.More = 0, rd.parts[i], rd.beside[i]
+			}
+			if fragmented {
+				m.Fragments, m.Fragment = r.plan.Fragments, int(r.next%int64(r.plan.Fragments))
+				m.Ahead, m.AheadLocal = []wire.Piece{wire.Piece(r.ahead.spans[i])}, r.ahead.steps[i]
 			}
 			o.Releases = append(o.Releases, m)
 		}

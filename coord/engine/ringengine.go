@@ -38,7 +38,7 @@ func (r *Ring) abandon() {
 	r.scheduler.redo, r.past = nil, nil
 	r.again(left...)
 	r.stop()
-	r.rounds, r.next, r.staged, r.hand = nil, r.version, nil, nil
+	r.rounds, r.next, r.staged, r.hand, r.ahead = nil, r.version, nil, nil, nil
 	clear(r.riderBatches)
 	for w := range r.states {
 		r.states[w].parked = true

@@ -225,6 +225,7 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 			r.redo(e.Span)
 		}
 	}
+	r.giveUpAhead()
 	r.rounds, r.next, r.now.from = nil, r.version, r.version
 	r.transfer(true)
 	r.proceed()

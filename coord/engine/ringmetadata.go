@@ -72,7 +72,7 @@ func (r *Ring) Metadata(term int64) []byte {
 // Snapshot is the state from which another coordinator continues, with the reports of the members.
 func (r *Ring) Snapshot() Snapshot {
 	s := Snapshot{
-		Progress: Progress{Version: r.version, Samples: r.used, Cursor: r.cursor, Redo: r.undone()},
+		Progress: Progress{Version: r.version, Samples: r.used, Cursor: r.cursor, Redo: append(r.undone(), r.ahead.list()...)},
 		Seq:      r.seq, Waste: r.waste, Steps: r.Steps(),
 	}
 	for i := range r.rounds {

@@ -10,6 +10,7 @@ import (
 	"star"
 	"star/coord/engine"
 	"star/coord/engine/rehearsal"
+	"star/internal/outer"
 	"star/modes"
 )
 
@@ -24,6 +25,11 @@ func plans(t *rapid.T, n int, closes, queues bool) modes.Plan {
 	case queues && rapid.Bool().Draw(t, "queues"):
 		p := modes.SSGD(n)
 		p.Queue = rapid.IntRange(1, 3).Draw(t, "parts")
+		return p
+	case rapid.Bool().Draw(t, "fragments"):
+		p := modes.SSGD(n)
+		p.Local, p.Outer, p.Fragments = 4, outer.Rule{Kind: outer.Nesterov, Momentum: 0.9, Rate: 0.7}, 2
+		p.StepsBySpeed = rapid.Bool().Draw(t, "by speed")
 		return p
 	}
 	var riders []star.Worker

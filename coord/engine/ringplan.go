@@ -19,9 +19,6 @@ func RingPlan(p modes.Plan) error {
 	if p.MaxLead > 0 {
 		return fmt.Errorf("mode %v: no worker can run ahead in an all-reduce: ahead needs parameter servers (--arch ps)", p)
 	}
-	if p.Fragments > 0 {
-		return fmt.Errorf("mode %v: members of an all-reduce exchange all parameters at once: remove fragments, or use parameter servers (--arch ps)", p)
-	}
 	if len(p.Groups) != 1 {
 		return fmt.Errorf("mode %v: %w", p, errRing)
 	}

@@ -56,7 +56,7 @@ func (s Scale) Weight(samples, total, round, planned float64, stale int64) float
 // every worker, and the counts of applied and dropped samples.
 //
 // Invariant: each position before cursor is applied, dropped, aside, in redo or past, in the batch or
-// bank of one worker, or in a granted round.
+// bank of one worker, or in a round of a ring that is granted or reserved.
 type scheduler struct {
 	plan  modes.Plan
 	outer string // the plan's rule of outer steps; empty: the mean

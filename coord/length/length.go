@@ -84,8 +84,12 @@ func Outward(p modes.Plan, batch int, epoch int64) error {
 	return nil
 }
 
-// Fragments returns an error if a shard has fewer parameters than p has fragments.
-func Fragments(p modes.Plan, shards []wire.ShardInfo) error {
+// Fragments returns an error if a shard has fewer parameters than p has fragments, or without shards, in a ring, the
+// model has.
+func Fragments(p modes.Plan, params int64, shards []wire.ShardInfo) error {
+	if len(shards) == 0 && params < int64(p.Fragments) {
+		return fmt.Errorf("mode %v: the model has %d parameters, which cannot be cut into %d fragments: use fewer fragments", p, params, p.Fragments)
+	}
 	for _, s := range shards {
 		if n := s.To - s.From; n < int64(p.Fragments) {
 			return fmt.Errorf("mode %v: shard %d has %d parameters, which cannot be cut into %d fragments: use fewer fragments, or fewer shards (--shards)", p, s.Shard, n, p.Fragments)

@@ -1,6 +1,7 @@
 package length
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"testing"
@@ -105,13 +106,18 @@ func TestFragments(t *testing.T) {
 		t.Fatal(err)
 	}
 	shards := []wire.ShardInfo{{From: 0, To: 4}, {Shard: 1, From: 4, To: 7}}
-	if err := Fragments(p, shards[:1]); err != nil {
+	if err := Fragments(p, 7, shards[:1]); err != nil {
 		t.Error(err)
 	}
-	if err := Fragments(p, shards); err == nil || !strings.Contains(err.Error(), "shard 1 has 3 parameters, which cannot be cut into 4 fragments") {
+	if err := Fragments(p, 7, shards); err == nil || !strings.Contains(err.Error(), "shard 1 has 3 parameters, which cannot be cut into 4 fragments") {
 		t.Error(err)
 	}
-	if err := Fragments(modes.SSGD(2), shards); err != nil {
+	if err := Fragments(p, 3, nil); err == nil || !strings.Contains(err.Error(), "the model has 3 parameters, which cannot be cut into 4 fragments") {
 		t.Error(err)
+	}
+	for _, shards := range [][]wire.ShardInfo{shards, nil} {
+		if err := cmp.Or(Fragments(modes.SSGD(2), 7, shards), Fragments(p, 4, nil)); err != nil {
+			t.Error(err)
+		}
 	}
 }

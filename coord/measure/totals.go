@@ -13,7 +13,7 @@ type Totals struct {
 	Updates  int64
 	Switches int // of the mode
 
-	bytes    float64 // that workers say they have exchanged, both directions together
+	bytes    float64 // that workers have exchanged, both directions together
 	losses   Window
 	start    time.Time
 	end      time.Time
@@ -33,6 +33,9 @@ func (t *Totals) Observe(r *star.Record) {
 	}
 	t.bytes += r.NetIn + r.NetOut
 }
+
+// Exchanged counts bytes that no record has: buffers, which workers exchange with the coordinator.
+func (t *Totals) Exchanged(bytes int) { t.bytes += float64(bytes) }
 
 // Loss is the mean of the last losses; 0 without any.
 func (t *Totals) Loss() float64 { return t.losses.Mean() }

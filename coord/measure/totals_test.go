@@ -38,6 +38,7 @@ func TestTotals(t *testing.T) {
 	for _, loss := range []float64{3, math.NaN(), 1} {
 		s.Observe(&star.Record{Loss: loss, NetIn: 10, NetOut: 5})
 	}
+	s.Exchanged(8)
 	s.Updates = 7
 	if got := s.Rate(begun.Add(2*time.Second), 1500); got != 250 || s.Loss() != 2 || s.NoLoss() {
 		t.Errorf("%v samples per second, loss %v", got, s.Loss())
@@ -48,7 +49,7 @@ func TestTotals(t *testing.T) {
 	}
 	var r runlog.Result
 	s.Result(&r, begun.Add(time.Hour), 1700, 3, map[int64]int64{0: 4, 2: 4})
-	if r.Updates != 7 || r.Samples != 700 || r.Wasted != 3 || r.Wall != 4 || r.SamplesPerS != 150 || r.BytesSent != 45 || r.Steps != 8 ||
+	if r.Updates != 7 || r.Samples != 700 || r.Wasted != 3 || r.Wall != 4 || r.SamplesPerS != 150 || r.BytesSent != 53 || r.Steps != 8 ||
 		r.Staleness.Max != 2 || r.Staleness.Mean != 1 || r.TrainLoss != 2 {
 		t.Errorf("%+v", r)
 	}

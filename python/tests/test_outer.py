@@ -98,7 +98,7 @@ class Reference:
         return self.vector()
 
     def outer(self, mean: Any, mu: float, eta: float, of: Any) -> None:
-        """The outer step with a mean distance, of the elements of which of is true."""
+        """The outer step with a mean distance, of the elements where of is true."""
         v = mu * self.velocity + mean
         self.velocity = torch.where(of, v, self.velocity)
         self.shared = torch.where(of, self.shared - eta * (mu * v + mean), self.shared)
@@ -153,6 +153,9 @@ def test_like_diloco_in_one_process(job: Any, name: str, schedule: str, clip: fl
         ("adam", "", 0.0, (0.6, 0.7), ("--shards", "3", "--clip", "0.3"), ""),
         ("adamw", "step", 0.0, (0.9, 0.7), PS, "two processes"),
         pytest.param("nesterov", "", 0.0, (0.9, 0.7), PS, "two processes with fully_shard", marks=sharded),
+        ("adamw groups", "step", 0.3, (0.9, 0.7), RING, ""),
+        ("own rmsprop", "step", 0.3, (0.6, 0.7), RING, ""),
+        pytest.param("own adagrad", "", 0.0, (0.5, 1.0), RING, "two processes with fully_shard", marks=sharded),
     ],
     ids=lambda v: "-".join(map(str, v)) if isinstance(v, tuple) else str(v),
 )
@@ -165,24 +168,26 @@ def test_like_streaming_diloco_in_one_process(job: Any, name: str, schedule: str
     script = job.script(TRAIN)
     mu, eta = outer
     job.start("--mode", "ssgd local=%d outer=nesterov(%g,%g) fragments=%d" % (PARTS * EACH, mu, eta, PARTS), "--steps", str(PARTS * EACH * OUTER), *flags, workers=WORKERS)
-    ws = [job.worker(script, name, schedule, str(clip), str(PARTS * EACH * WORKERS * 16), *kind.split()[3:], processes=2 if kind else 1) for _ in range(WORKERS)]
+    last = (str(PARTS * EACH * WORKERS * 16), *kind.split()[3:])
+    own = (*flags, "--out", str(job.out)) if flags == RING else ()
+    ws = [job.worker(script, name, schedule, str(clip), *last, flags=own, processes=2 if kind else 1) for _ in range(WORKERS)]
     job.finish()
     taken = [[sum(parts, []) for parts in batches(w)] for w in ws]
     assert [len(t) for t in taken] == [PARTS * EACH * OUTER] * WORKERS
     assert all(len(batch) == 16 for t in taken for batch in t)
     ref = Reference(name, schedule, clip or (0.3 if "--clip" in flags else 0.0), taken)
-    shards, n = int(flags[1]), len(ref.shared)
+    shards, n = 1 if flags == RING else int(flags[1]), len(ref.shared)
     parts = [torch.zeros(n, dtype=torch.bool) for _ in range(PARTS)]
     for s in range(shards):
         first, size = n * s // shards, n * (s + 1) // shards - n * s // shards
         for p, part in enumerate(parts):
             part[first + size * p // PARTS : first + size * (p + 1) // PARTS] = True
-    own = [ref.shared] * WORKERS
+    local = [ref.shared] * WORKERS
     rounds = PARTS * OUTER
     for t in range(rounds):
-        own = [ref.steps(k, w, slice(EACH * t, EACH * (t + 1)), t // PARTS) for k, w in enumerate(own)]
+        local = [ref.steps(k, w, slice(EACH * t, EACH * (t + 1)), t // PARTS) for k, w in enumerate(local)]
         if t > 0:
-            own = [torch.where(parts[(t - 1) % PARTS], (w + ref.shared) / 2, w) for w in own]
+            local = [torch.where(parts[(t - 1) % PARTS], (w + ref.shared) / 2, w) for w in local]
         of = parts[t % PARTS] if t < rounds - 1 else torch.ones(n, dtype=torch.bool)
-        ref.outer(sum(ref.shared - w for w in own) / WORKERS, mu, eta, of)
+        ref.outer(sum(ref.shared - w for w in local) / WORKERS, mu, eta, of)
     ref.compare(job)

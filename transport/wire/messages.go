@@ -360,11 +360,12 @@ type Release struct {
 	// with `local`: rule of the outer step, as in fire; the worker pushes its distance divided by the learning rate.
 	// Empty: their mean
 	Outer string `wire:"max=maxOuter,absent"`
-	// with `outer`: the parameters have that many parts, and the worker pushes the one with index `fragment`; 0: it
-	// pushes all
+	// with `outer`: the parameters have that many parts, and the worker pushes the one with index `fragment`, or exchanges
+	// it in an all-reduce; 0: all
 	Fragments int `wire:"0..MaxFragments,absent"`
 	Fragment  int `wire:"0..MaxFragments-1,absent"`
-	// with `fragments`: the batch of the next step, which the worker computes after its push, before that step's release
+	// with `fragments`: the batch of the next step, which the worker computes after its push, before that step's release;
+	// in an all-reduce while it exchanges
 	Ahead      []Piece `wire:"max=1,absent"`
 	AheadLocal int     `wire:"0..maxSteps,absent"` // its local steps
 }

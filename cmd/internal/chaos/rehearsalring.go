@@ -11,7 +11,7 @@ import (
 )
 
 // rehearsedRings are the modes of rings; the seed selects one. In the last three the first members close the rounds.
-var rehearsedRings = []string{"ssgd", "ring-minus=3", "groups=0-1+2,3", "ssgd queue=2", "ssgd local=2 outer=nesterov", "backup=1 micro=3 cap=1h", "x=2 micro=3 cap=1h", "ssgd micro=3 cap=1h"}
+var rehearsedRings = []string{"ssgd", "ring-minus=3", "groups=0-1+2,3", "ssgd queue=2", "ssgd local=2 outer=nesterov", "ssgd local=4 outer=nesterov fragments=2", "backup=1 micro=3 cap=1h", "x=2 micro=3 cap=1h", "ssgd micro=3 cap=1h"}
 
 // RehearsableRings are the promises that a rehearsal of a ring checks.
 var RehearsableRings = []string{

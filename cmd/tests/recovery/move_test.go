@@ -25,8 +25,8 @@ func TestShardsMove(t *testing.T) {
 		more []string
 		bits bool
 	}{
-		{"ssgd", []string{"--optimizer", "adam", "--clip", "0.5"}, true},
-		{"ssgd queue=2", []string{"--optimizer", "muon"}, false},
+		{"ssgd", []string{"--optimizer", "muon", "--clip", "0.5"}, true},
+		{"ssgd queue=2", []string{"--optimizer", "adam"}, false},
 		{"ssgd tree=0(1),2", []string{"--optimizer", "dana"}, true},
 		{"x=2", []string{"--checkpoint-every", "1s"}, false},
 		{"asgd", []string{"--compress", "int8"}, false},

@@ -12,7 +12,7 @@ import (
 func TestServerWithCopiesIsKilled(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	t.Parallel()
-	args := []string{"--mode", "ssgd", "--model", "mlp", "--optimizer", "adam", "--clip", "0.5", "--steps", "1200"}
+	args := []string{"--mode", "ssgd", "--model", "mlp", "--optimizer", "muon", "--clip", "0.5", "--steps", "1200"}
 	g := jobtest.Start(t, 3, 2, append([]string{"--replicas", "2"}, args...)...)
 	g.Training()
 	g.Version(30)

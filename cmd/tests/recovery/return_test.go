@@ -127,16 +127,16 @@ func TestGrowingJob(t *testing.T) {
 // others, the members have the same bits from then on, and every sample is applied once.
 func TestRingTakesWorkers(t *testing.T) {
 	t.Parallel()
-	common := []string{"--arch", "allreduce", "--mode", "ssgd", "--steps", "1000000", "--eval-every", "1", "--slow", "0:+40ms", "--max-workers", "3", "--lr", "0.001"}
+	common := []string{"--arch", "allreduce", "--mode", "ssgd", "--steps", "1000000", "--eval-every", "1", "--slow", "0:+40ms", "--max-workers", "3", "--lr", "0.001", "--optimizer", "muon", "--model", "mlp"}
 	g := jobtest.Start(t, 1, 2, common...)
 	g.Training()
 	g.Until("workers take part", func() bool { return len(g.Lines("record")) > 10 })
 	g.Signal("w1", syscall.SIGKILL)
 	g.Until("worker 1 is gone", func() bool { return len(g.Lines("leave")) == 1 })
 	delete(g.All, "w1")
-	own := append([]string{"worker", "--coordinator", g.Addr, "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--arch", "allreduce", "--out", g.Out}, common[8:]...)
+	own := append([]string{"worker", "--coordinator", g.Addr, "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--arch", "allreduce", "--out", g.Out}, common[8:]...)
 	g.Start("second", own...)
-	_, early := jobtest.Run(t, "--arch", "allreduce", "--mode", "ssgd", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--workers", "2", "--steps", "5", "--lr", "0.001")
+	_, early := jobtest.Run(t, "--arch", "allreduce", "--mode", "ssgd", "--model", "mlp", "--dataset", "digits:n=400,test=100", "--batch", "8", "--workers", "2", "--steps", "5", "--lr", "0.001", "--optimizer", "muon")
 	g.Start("third", append(own, "--resume", early)...) // as a worker that is restarted after the job has gone on
 	alike := func() float64 {                           // members with parameters that the last evaluation compared
 		if evals := g.Lines("eval"); len(evals) > 0 {

@@ -130,6 +130,7 @@ func (s *Ring) read(w *member) {
 		s.Broken("worker %d is released with version %d and has %d", w.id, rel.Version, w.version)
 	default:
 		w.release = &rel.Release
+		s.looksAhead(w)
 		if rel.Micro > 0 || rel.Part > 0 {
 			w.told, w.have = false, 0
 			return
@@ -147,6 +148,24 @@ func (s *Ring) read(w *member) {
 			}
 		}
 		s.bring(w, spans)
+	}
+}
+
+// looksAhead has a member compute the batch after that of its release, if the release names that one. A release with
+// another batch, or with another part of the parameters than the other members', is an error.
+func (s *Ring) looksAhead(w *member) {
+	r := w.release
+	if batch := (wire.Piece{Start: r.Start, Count: r.Count}); w.ahead.Count > 0 && w.ahead != batch {
+		s.Broken("worker %d has computed batch %v, and is released with %v at version %d", w.id, w.ahead, batch, w.version)
+	}
+	part, known := s.parts[w.round()]
+	if own := [2]int{r.Fragments, r.Fragment}; known && part != own || (own[0] > 0) != (len(r.Ahead) > 0) {
+		s.Broken("worker %d exchanges part %v at version %d, another member part %v; ahead is %v", w.id, own, w.version, part, r.Ahead)
+	} else {
+		s.parts[w.round()] = own
+	}
+	if w.ahead = (wire.Piece{}); len(r.Ahead) > 0 {
+		w.ahead = r.Ahead[0]
 	}
 }
 
@@ -179,6 +198,10 @@ func (s *Ring) enter(w *member, ring wire.Ring) {
 	if k := int64(max(s.Turns, 1)); !ring.Now && ring.From%k != 0 {
 		s.Broken("ring %d begins at version %d, between two updates of a batch", ring.Generation, ring.From)
 	}
+	if !ring.Now && w.ahead.Count > 0 {
+		s.Broken("ring %d begins at version %d, and worker %d has computed batch %v ahead", ring.Generation, ring.From, w.id, w.ahead)
+	}
+	w.ahead = wire.Piece{}
 	old, was := w.ring, w.inRing
 	w.ring, w.broken, w.late = ring, false, nil
 	for id, b := range w.brought {

@@ -48,6 +48,8 @@ type Ring struct {
 
 	// By generation and version: what each member puts into the round.
 	put map[[2]int64]map[star.Worker][]engine.Span
+	// By generation and version: the number of fragments, and the one that is exchanged.
+	parts map[[2]int64][2]int
 	// By generation: the member that its members get the parameters from.
 	formed  map[int64]*member
 	lists   map[int64]string // by generation: members and riders, as first announced
@@ -74,6 +76,7 @@ type member struct {
 	riderBatch *wire.Release   // its gradient is computed
 	step       int64
 	batch      engine.Span              // with Turns: the batch that it has begun
+	ahead      wire.Piece               // with fragments: the batch of its next round, which it has computed
 	begun      int64                    // its version at that time; the same for all turns of the batch
 	brought    map[star.Worker]*brought // by rider
 	tallies    []wire.Tally             // of its last versions
@@ -105,7 +108,7 @@ type gone struct{}
 
 // NewRing begins a job. Ranks of c.Absent can join later.
 func NewRing(c Config) *Ring {
-	s := &Ring{Config: c, Engine: engine.NewRing(c.Config), put: map[[2]int64]map[star.Worker][]engine.Span{}, formed: map[int64]*member{},
+	s := &Ring{Config: c, Engine: engine.NewRing(c.Config), put: map[[2]int64]map[star.Worker][]engine.Span{}, parts: map[[2]int64][2]int{}, formed: map[int64]*member{},
 		lists: map[int64]string{}, counted: map[int64]string{}, closes: c.Plan.Micro > 0}
 	for w := range c.Workers {
 		s.members = append(s.members, &member{id: star.Worker(w), alive: !slices.Contains(c.Absent, star.Worker(w)), brought: map[star.Worker]*brought{}})
