@@ -9,7 +9,6 @@ import (
 
 	"star/coord/choice"
 	"star/coord/engine"
-	"star/coord/length"
 	"star/coord/traffic"
 	"star/modes"
 	"star/runlog"
@@ -137,7 +136,7 @@ func (c *Coordinator) fits(p modes.Plan) error {
 	if err := c.arch.Fits(p); err != nil {
 		return err
 	}
-	if err := cmp.Or(c.epochHolds(p), length.Fragments(p, c.members.Terms.Hello().Params, c.placing.Shards())); err != nil {
+	if err := cmp.Or(c.epochHolds(p), c.partsHold(p)); err != nil {
 		return err
 	}
 	for w, q := range c.peers.workers {

@@ -230,6 +230,11 @@ func (c *Coordinator) epochHolds(p modes.Plan) error {
 	return nil
 }
 
+// partsHold returns an error if a shard, or in a ring the model, has fewer parameters than a plan has fragments.
+func (c *Coordinator) partsHold(p modes.Plan) error {
+	return length.Fragments(p, c.members.Terms.Hello().Params, c.placing.Shards())
+}
+
 // restart removes the enrolled workers and what was assigned for them. Servers get exit code 75 and reconnect by
 // themselves; the rejected workers end.
 func (c *Coordinator) restart() {
@@ -278,7 +283,7 @@ func (c *Coordinator) tryAssign() {
 	for rank, n := range c.placing.Cut(c.members.Terms.Hello().Params, servers, c.placing.uncut) {
 		c.peers.servers[rank].hello.Shards = n
 	}
-	if err := length.Fragments(c.cfg.Plan, c.members.Terms.Hello().Params, c.placing.Shards()); err != nil {
+	if err := c.partsHold(c.cfg.Plan); err != nil {
 		c.run.sick = &Error{exitcode.Usage, err.Error()}
 		return
 	}

@@ -114,8 +114,14 @@ func (c *Coordinator) change(ch *advice.Change, after int64) error {
 		if err == nil {
 			err = c.arch.Fits(p)
 		}
-		for err == nil && p.Local > 1 && c.epochHolds(p) != nil { // the pilot learns of fewer steps by the line
-			p.Local /= 2
+		// The pilot learns of fewer steps and fragments by the line.
+		if err == nil && c.partsHold(p) != nil {
+			p.Fragments = 0
+		}
+		for err == nil && p.Local > 1 && c.epochHolds(p) != nil {
+			if p.Local /= 2; p.Local < p.Fragments {
+				p.Fragments = 0
+			}
 		}
 		if err == nil {
 			err = c.epochHolds(p)

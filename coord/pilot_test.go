@@ -42,23 +42,31 @@ func (s *script) Tell(l runlog.Line) []advice.Remark {
 	return nil
 }
 
-// Outer steps of the pilot for which a worker needs more than an epoch are installed with fewer local steps. The log
-// line, by which the pilot learns of it, has the plan in force.
+// Outer steps of the pilot for which a worker needs more than an epoch are installed with fewer local steps, and
+// without fragments if a shard has too few parameters. The log line, by which the pilot learns of it, has the plan in
+// force.
 func TestPilotsOuterStepsFitTheEpoch(t *testing.T) {
-	plan := modes.SSGD(2)
-	plan.Local, plan.Outer, plan.StepsBySpeed = 64, rule.Outer{Kind: rule.OuterNesterov, Momentum: 0.5, Rate: 0.7}, true
-	pilot := &script{says: map[int]advice.Remark{10: {Change: &advice.Change{Plan: plan, Why: "slow links"}}}}
-	play(t, Config{MaxWorkers: 2, Steps: 200, Outward: true, Pilot: pilot}, func(w *world) { // a batch has 4 of 40 samples
-		w.server(0, 1, false)
-		w.worker(0)
-		w.worker(1)
-		w.finished(10 * time.Minute)
-		synctest.Wait()
-		plans := w.lines("plan")
-		if w.err != nil || len(plans) != 1 || plans[0]["plan"] != "ssgd local=8 steps=speed outer=nesterov(0.5,0.7)" || plans[0]["after"] != 10.0 {
-			t.Errorf("%v, %v", plans, w.err)
-		}
-	})
+	for fragments, want := range map[int]string{
+		0:  "ssgd local=8 steps=speed outer=nesterov(0.5,0.7)",
+		2:  "ssgd local=16 steps=speed outer=nesterov(0.5,0.7) fragments=2",
+		64: "ssgd local=8 steps=speed outer=nesterov(0.5,0.7)", // a shard has 50 parameters
+	} {
+		plan := modes.SSGD(2)
+		plan.Local, plan.Outer, plan.StepsBySpeed, plan.Fragments = 64, rule.Outer{Kind: rule.OuterNesterov, Momentum: 0.5, Rate: 0.7}, true, fragments
+		pilot := &script{says: map[int]advice.Remark{10: {Change: &advice.Change{Plan: plan, Why: "slow links"}}}}
+		play(t, Config{MaxWorkers: 2, Servers: 2, Steps: 200, Outward: true, Pilot: pilot}, func(w *world) { // a batch has 4 of 40 samples
+			w.server(0, 1, false)
+			w.server(1, 1, false)
+			w.worker(0)
+			w.worker(1)
+			w.finished(10 * time.Minute)
+			synctest.Wait()
+			plans := w.lines("plan")
+			if w.err != nil || len(plans) != 1 || plans[0]["plan"] != want || plans[0]["after"] != 10.0 {
+				t.Errorf("%d fragments: %v, %v", fragments, plans, w.err)
+			}
+		})
+	}
 }
 
 // The pilot gets the lines of the log in order, and its remarks are carried out and logged.

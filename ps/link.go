@@ -111,6 +111,7 @@ type Link struct {
 
 	// news has a token when a reader has received something.
 	news chan struct{}
+	made time.Time
 	// sent has one result for each job of a writer.
 	sent  chan error
 	timer *time.Timer
@@ -158,7 +159,8 @@ type peer struct {
 
 	// due is the number of Params that the shard owes us, version that of the
 	// last complete one (-1: none yet).
-	due, version atomic.Int64
+	// came is when that was complete, in ns since the Link was made.
+	due, version, came atomic.Int64
 
 	// rounds: the shard was asked for parameters in bfloat16; rounded is their payload, the reader's.
 	rounds  bool
@@ -203,7 +205,7 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 	}
 	l := &Link{
 		worker: star.Worker(cfg.Hello.Rank), params: cfg.Params, tensors: cfg.Tensors, stall: cfg.Stall, log: cfg.Log, chosen: cfg.Chosen,
-		news: make(chan struct{}, 1), sent: make(chan error, len(infos)), dead: make(chan struct{}),
+		news: make(chan struct{}, 1), made: time.Now(), sent: make(chan error, len(infos)), dead: make(chan struct{}),
 		timer: time.NewTimer(time.Hour), cfg: cfg,
 	}
 	me := fmt.Sprintf("worker %d", cfg.Hello.Rank)
@@ -829,6 +831,15 @@ func (l *Link) Wait(ctx context.Context, version int64) (int64, error) {
 	return lo, err
 }
 
+// Came is when the last of the parameters that the last Wait or Pull returned came. They may have come long before it.
+func (l *Link) Came() time.Time {
+	last := int64(0)
+	for _, p := range l.peers {
+		last = max(last, p.came.Load())
+	}
+	return l.made.Add(time.Duration(last))
+}
+
 // wait returns the lowest and the highest version of the shards' slices.
 func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error) {
 	since := time.Now()
@@ -1091,6 +1102,7 @@ func (p *peer) receive() error {
 	if err := p.conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
+	p.came.Store(int64(time.Since(p.l.made)))
 	p.version.Store(m.Version)
 	p.due.Add(-1)
 	return nil

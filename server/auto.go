@@ -70,7 +70,7 @@ func newPilot(j *Config) (*pilot.Pilot, error) {
 		c.Local = auto.MostLocal
 	}
 	if j.Arch != job.AllReduce && process.MayOuter(&j.Job) == nil {
-		c.Outer = auto.MostOuter
+		c.Outer, c.Fragments = auto.MostOuter, true
 	}
 	switch j.Predictor {
 	case "", PredictorNone:

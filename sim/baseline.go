@@ -179,7 +179,7 @@ func (c *Config) steer(ring bool, own optim.Config) error {
 			config.Local = auto.MostLocal
 		}
 		if c.Network != nil { // outer steps need the engine
-			config.Outer, c.Engine = auto.MostOuter, true
+			config.Outer, config.Fragments, c.Engine = auto.MostOuter, true, true
 		}
 	}
 	auto, err := NewAuto(config, c.Plan)

@@ -706,10 +706,14 @@ func (r *run) prepare(w star.Worker, version int64) {
 	}
 	m.ticks += int64(max(1, m.local))
 	r.queue.forget(w)
-	if m.part = 0; r.plan.Queue > 0 {
-		if m.part = int32(r.plan.Part(w, r.Batch)); told != nil {
-			m.part = int32(partEnd(told, 0))
-		}
+	m.part = 0
+	switch {
+	case told != nil && told.Part > 0: // not a batch that was handed out ahead under another plan
+		m.part = int32(partEnd(told, 0))
+	case told == nil && r.plan.Queue > 0:
+		m.part = int32(r.plan.Part(w, r.Batch))
+	}
+	if m.part > 0 {
 		r.Learner.Release(w, 0)
 		return
 	}

@@ -73,8 +73,8 @@ func between(at map[time.Duration]int, from, to time.Duration) (n int) {
 	return n
 }
 
-// Where links are slow the controller takes outer steps, with every optimizer; on fast ones none. When links fall to
-// 20 Mbit/s and recover, it changes within ten updates each way.
+// Where links are slow the controller takes outer steps in fragments, with every optimizer; on fast ones none. When
+// links fall to 20 Mbit/s and recover, it changes within ten updates each way, and stays with fragments between.
 func TestAutoTakesOuterSteps(t *testing.T) {
 	for _, own := range []optim.Config{{LR: 0.01}, {Name: optim.Momentum, LR: 0.001}, {Name: optim.Adam, LR: 0.001}} {
 		name := own.WithDefaults().Name
@@ -86,7 +86,10 @@ func TestAutoTakesOuterSteps(t *testing.T) {
 		into, back := time.Duration(0), time.Duration(0)
 		for _, s := range r.Switches {
 			t.Logf("%s: %v %v: %s", name, s.At, s.Plan, s.Why)
-			moves := s.Plan.Outer.Kind != outer.Mean
+			moves := s.Plan.Fragments > 0
+			if !moves && s.Plan.Outer.Kind != outer.Mean {
+				t.Errorf("%s: outer steps without fragments, at %v", name, s.At)
+			}
 			switch {
 			case moves && (s.At < fell || s.At > rose):
 				t.Errorf("%s: outer steps on fast links, at %v", name, s.At)

@@ -90,17 +90,18 @@ func (w *worker) iterateStream(ctx context.Context, rel wire.Release, rec *star.
 	if err := w.redirect(ctx, w.commands.routes(), false); err != nil {
 		return err
 	}
-	if err := w.link.Begin(ctx, w.step, rec.Basis, rec.Samples, s.delta, s.sent); err != nil {
-		return err
-	}
-	sent, got := w.traffic()
+	sent, got := w.traffic() // up to the last push
 	rec.NetOut, rec.NetIn = float64(sent-w.sent), float64(got-w.got)
 	w.sent, w.got = sent, got
 	rec.Push = time.Since(computed)
-	err := w.arrive(rec)
-	if err == nil {
-		err = w.lookAhead(ctx, rel)
+	step := w.step
+	if err := w.arrive(rec); err != nil { // not behind the push on its way: the coordinator measures from here
+		return err
 	}
+	if err := w.link.Begin(ctx, step, rec.Basis, rec.Samples, s.delta, s.sent); err != nil {
+		return err
+	}
+	err := w.lookAhead(ctx, rel)
 	if e := w.link.Sent(ctx); err == nil {
 		err = e
 	}

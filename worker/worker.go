@@ -327,11 +327,16 @@ func (w *worker) train(ctx context.Context) error {
 			if err := w.take(ctx, rel); err != nil {
 				return err
 			}
-			w.arrived(rel)
 		}
 		rec := star.Record{
 			Worker: star.Worker(w.rank), Step: w.step, Basis: rel.Version,
 			Wait: released.Sub(pushed) + w.tree.waited, Pull: time.Since(released),
+		}
+		if w.link != nil {
+			if s := w.stream; s != nil && s.sent.Parts > 0 { // they may have come while the worker computed
+				rec.Pull = max(w.link.Came().Sub(o.At), 0)
+			}
+			w.arrived(rel)
 		}
 		if err := w.recall(rel); err != nil {
 			return err

@@ -45,7 +45,7 @@ func TestOverdue(t *testing.T) {
 		begun := time.Unix(1e9, 0)
 		var w Worker
 		if c.released {
-			w.Flight.Release(begun, true, 0)
+			w.Flight.Release(begun, true, false, 0)
 		}
 		for _, l := range c.looks {
 			if c.arrives > 0 && l.at > c.arrives {
@@ -57,7 +57,7 @@ func TestOverdue(t *testing.T) {
 			}
 		}
 		if c.released {
-			w.Flight.Release(begun.Add(time.Hour), true, 0)
+			w.Flight.Release(begun.Add(time.Hour), true, false, 0)
 			if _, limit, _ := w.Overdue(begun.Add(time.Hour+s), s); limit != s {
 				t.Errorf("%s: the next iteration missed %v, want 1s", c.name, limit)
 			}

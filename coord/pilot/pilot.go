@@ -36,6 +36,7 @@ type Config struct {
 	MaxShare   int           // see price.Forecast
 	Local      int           // see price.Forecast
 	Outer      int           // see price.Forecast
+	Fragments  bool          // see price.Forecast
 	LinkRate   float64       // see price.Forecast
 	Momentum   float64       // of the optimiser: see auto.Config
 	Velocities float64       // see auto.Config
@@ -128,7 +129,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	p.timer = timer
 	p.controller, err = auto.New(auto.Config{
 		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum, Velocities: c.Velocities, Adaptive: c.Adaptive,
-		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, MaxShare: c.MaxShare, Local: c.Local, Outer: c.Outer, LinkBytes: 4 * params, LinkRate: c.LinkRate, Gain: c.Gain, Dwell: c.Dwell,
+		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, MaxShare: c.MaxShare, Local: c.Local, Outer: c.Outer, Fragments: c.Fragments, LinkBytes: 4 * params, LinkRate: c.LinkRate, Gain: c.Gain, Dwell: c.Dwell,
 	}, c.Plan)
 	return err
 }
@@ -224,7 +225,7 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 		plan, err := modes.Parse(e.Plan, p.cfg.Workers)
 		p.detector.Plan(plan.Steps(0, p.cfg.Batch), plan.Queue+plan.Micro > 0)
 		if e.After > 0 && err == nil && plan.Outer != (modes.Outer{}) {
-			p.controller.Shortened(plan.Local)
+			p.controller.Shortened(plan)
 		}
 		if e.After > 0 || e.Forced { // the pilot's own, or reported as an admission
 			break

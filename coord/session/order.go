@@ -39,6 +39,8 @@ type Order struct {
 	Cancel  wire.Cancel
 	Close   wire.Close
 	View    wire.View
+
+	At time.Time // when it was received
 }
 
 // Order waits for the coordinator's next order. A Reject ends the membership: it is
@@ -52,7 +54,7 @@ func (m *Member) Order() (Order, error) {
 	if err != nil {
 		return Order{}, err
 	}
-	o := Order{Kind: f.Kind}
+	o := Order{Kind: f.Kind, At: time.Now()}
 	switch f.Kind {
 	case wire.KindRelease:
 		if o.Release, err = wire.ParseRelease(f.Header); err == nil && f.Size > 0 {

@@ -42,6 +42,7 @@ type Config struct {
 	MaxShare  int     // see Forecast
 	Local     int     // see Forecast
 	Outer     int     // see Forecast
+	Fragments bool    // see Forecast
 	LinkBytes int64   // see Forecast
 	LinkRate  float64 // see Forecast
 

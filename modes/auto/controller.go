@@ -97,11 +97,19 @@ func (c *Controller) Installed(at time.Duration, p modes.Plan) {
 	c.loss.changed()
 }
 
-// Shortened records that the coordinator installed the wanted outer steps with steps local steps, perhaps fewer than
-// wanted, because an epoch has no more: further plans have no more either.
-func (c *Controller) Shortened(steps int) {
-	if p := &c.current.plan; p.Outer != (modes.Outer{}) && steps < p.Local {
-		p.Local, c.cfg.Outer = steps, steps
+// Shortened records that the coordinator installed the wanted outer steps as those of plan, perhaps with fewer local
+// steps, because an epoch has no more, or without fragments, because a shard has too few parameters: further plans have
+// no more either.
+func (c *Controller) Shortened(plan modes.Plan) {
+	p := &c.current.plan
+	if p.Outer == (modes.Outer{}) {
+		return
+	}
+	if plan.Local < p.Local {
+		p.Local, c.cfg.Outer = plan.Local, plan.Local
+	}
+	if plan.Fragments < p.Fragments {
+		p.Fragments, c.cfg.Fragments = plan.Fragments, false
 	}
 }
 

@@ -80,6 +80,7 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 			fastest, slowest = min(fastest, t), max(slowest, t)
 		}
 	}
+	fastest /= time.Duration(max(c.current.plan.Fragments, 1)) // a round has the exchange of one of them
 	if due := c.last.asked + max(fastest, pause); at < due && c.last.asked > 0 {
 		// Half of the way, since a worker may become faster meanwhile: so the times of all workers are looked at a few
 		// times in a round, and not at each of its updates.

@@ -60,8 +60,8 @@ func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, 
 		}
 		lo, hi := slices.Min(lately), slices.Max(lately)
 		// A prediction beyond all that was seen is a level that is new. It is not believed if it is far beyond, or
-		// rests on iterations of other numbers of samples than the next one has.
-		if i < len(predicted) && (c.current.plan.Queue > 0 || w.samples.at(len(lately)-1) == now) {
+		// rests on iterations of other numbers of samples than the next one has, or on exchanges of fragments.
+		if i < len(predicted) && w.pulled < 2 && (c.current.plan.Queue > 0 || w.samples.at(len(lately)-1) == now) {
 			if t := predicted[i].Seconds() * f.Fits[i].Of(b) / f.Fits[i].Of(now); t > hi && t < 20*hi || t > lo/20 && t < lo {
 				lately = []float64{t}
 			}
@@ -91,7 +91,7 @@ func (c *Controller) forecast() price.Forecast {
 	n := len(c.obs.workers)
 	return price.Forecast{
 		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.current.plan.Shares, Noise: c.worth.noise, Velocities: c.cfg.Velocities, Rate: c.worth.bounded(c.worth.rate, price.PriorRate, price.MinRate), Steepness: c.worth.steep * c.worth.dear(), Fits: make([]price.Fit, n),
-		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, MaxShare: c.cfg.MaxShare, Local: c.cfg.Local, Outer: c.cfg.Outer, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
+		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, MaxShare: c.cfg.MaxShare, Local: c.cfg.Local, Outer: c.cfg.Outer, Fragments: c.cfg.Fragments, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
 }
 

@@ -61,9 +61,13 @@ type watched struct {
 	why      string // what was wrong with the last invalid record
 	released time.Duration
 	computes bool
-	late     int // deadlines that have passed in its present iteration
-	leaps    int // records in a row that took half more than the median
-	far      int // records in a row far above the median; negative: below
+
+	// pushes and pulled are the fragments of the exchange that follows the present iteration, and of the one before it
+	// (Plan.Fragments).
+	pushes, pulled int
+	late           int // deadlines that have passed in its present iteration
+	leaps          int // records in a row that took half more than the median
+	far            int // records in a row far above the median; negative: below
 
 	// leveled is when the iteration began with which the worker reached a new, higher level.
 	leveled time.Duration
@@ -162,6 +166,9 @@ func (c *Controller) Observe(r star.Record) {
 	w := &c.obs.workers[r.Worker]
 	w.computes, w.late = false, 0
 	t := c.cfg.Own(r)
+	if w.pulled > 1 { // r has the exchange of a fragment: as if it had been that of all parameters
+		t += time.Duration(w.pulled-1) * (t - r.Load - r.Compute)
+	}
 	switch {
 	case r.Load < 0 || r.Compute < 0 || r.Push < 0 || r.Pull < 0 || r.Injected < 0:
 		w.bad, w.why = w.bad+1, fmt.Sprintf("a negative time in step %d", r.Step)
@@ -223,7 +230,9 @@ func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
 	}
 	for _, w := range ws {
 		if int(w) < len(c.obs.workers) && !c.obs.workers[w].gone {
-			c.obs.workers[w].released, c.obs.workers[w].computes, c.obs.workers[w].late = at, true, 0
+			v := &c.obs.workers[w]
+			v.released, v.computes, v.late = at, true, 0
+			v.pushes, v.pulled = c.current.plan.Fragments, v.pushes
 		}
 	}
 	if t := c.trials.running; t != nil && at > t.begun {

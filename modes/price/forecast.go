@@ -67,6 +67,9 @@ type Forecast struct {
 	// candidate.
 	Outer int
 
+	// Fragments: outer steps in fragments (Plan.Fragments) are candidates, too.
+	Fragments bool
+
 	// Phase is the completed fraction of the job, 0 to 1. Only a learned decider uses it.
 	Phase float64
 }

@@ -30,6 +30,10 @@ const outerRate = 0.25
 // leastOuter is the least number of local steps of a candidate with outer steps.
 const leastOuter = 8
 
+// fragments is the number of fragments of candidates that have them; it divides their local steps. Eight need no more
+// samples than exchanges of all parameters, four as many, and two up to 36 % more (bench/RESULTS.md, Fragments).
+const fragments = 8
+
 // localRate is the least θ of local steps. A perceptron on six and on ten workers needs 1.3 to 1.5 times the samples of
 // SSGD with four steps and velocities, which is (35) for it, and 1.4 to 1.9 times with plain SGD (bench/RESULTS.md).
 const localRate = 0.3
@@ -149,5 +153,9 @@ func (s *search) local() {
 		plan := modes.SSGD(s.n)
 		plan.Local, plan.Outer, plan.StepsBySpeed = steps, OuterRule, true
 		s.add(s.candidate(KindOuter, plan, s.localFlow(plan)))
+		if s.f.Fragments {
+			plan.Fragments = fragments
+			s.add(s.candidate(KindOuter, plan, s.localFlow(plan)))
+		}
 	}
 }

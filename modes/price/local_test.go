@@ -142,8 +142,15 @@ func TestPriceOfOuterSteps(t *testing.T) {
 			t.Errorf("%s: %v at %v samples a second with staleness %v", name, k.Kind, k.Rate(), k.Staleness)
 		}
 	}
+	// In fragments each of 2 steps travels while the next is made: an eighth of a second, in which the slow worker makes
+	// one of 30 ms and the others two of 10.
+	plan.Fragments = 8
+	k, err := Of(plan, f)
+	if err != nil || math.Abs(k.Rate()-(3*2+1)*16/0.125) > 0.01 || k.Kind != KindOuter {
+		t.Errorf("with fragments: %v at %v samples a second, %v", k.Kind, k.Rate(), err)
+	}
 	cs, err := Candidates(f)
-	if err != nil || cs[0].Kind != KindOuter || !cs[0].Plan.StepsBySpeed || cs[0].Plan.Local < 32 {
+	if err != nil || cs[0].Kind != KindOuter || cs[0].Plan.Fragments > 0 || !cs[0].Plan.StepsBySpeed || cs[0].Plan.Local < 32 {
 		t.Errorf("the cheapest is %v, %v", cs[0].Plan, err)
 	}
 	for _, k := range cs {
@@ -153,6 +160,10 @@ func TestPriceOfOuterSteps(t *testing.T) {
 	}
 	if why := f.Why(cs[0], cs[len(cs)-1].Cost); !strings.Contains(why, "up to") {
 		t.Error(why)
+	}
+	f.Fragments = true
+	if cs, err = Candidates(f); err != nil || cs[0].Plan.Fragments != fragments || cs[0].Plan.Validate(4) != nil {
+		t.Errorf("the cheapest with fragments is %v, %v", cs[0].Plan, err)
 	}
 	// Where the exchange is nine tenths of an iteration, local steps are enough.
 	f, _ = slowLinks(4, 0.9)

@@ -259,7 +259,7 @@ func (p *planFlags) exchange(f *price.Forecast) error {
 		f.Fits[w].Fixed += took.Seconds()
 		f.Times[w] += took
 	}
-	f.Local, f.Outer = auto.MostLocal, auto.MostOuter
+	f.Local, f.Outer, f.Fragments = auto.MostLocal, auto.MostOuter, true
 	return nil
 }
 
