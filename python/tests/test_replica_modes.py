@@ -59,7 +59,7 @@ class Net(torch.nn.Module):
         return self.last(torch.relu(self.first(x)))
 
 
-def train(kind: str, rank: int, store: pathlib.Path, out: Any, dies_at: int, pause: float, divisible: bool) -> None:
+def train(kind: str, rank: int, store: pathlib.Path, out: Any, dies_at: int, pause: float, divisible: bool, joins: bool) -> None:
     worlds, pair = (4, rank // 2) if kind == "mesh" else (2, 0)
     dist.init_process_group("star", init_method="file://%s" % store, rank=rank if kind == "mesh" else rank % 2, world_size=worlds, timeout=timedelta(seconds=PATIENCE))
     group: Any = dist.group.WORLD
@@ -80,16 +80,24 @@ def train(kind: str, rank: int, store: pathlib.Path, out: Any, dies_at: int, pau
         opt.step()
         opt.zero_grad()
         step += 1
-        print(json.dumps({"worker": star_torch.rank(), "rows": i.tolist(), "time": time.time()}), file=out, flush=True)
+        own = [getattr(p.detach(), "_local_tensor", p.detach()) for p in model.parameters()]
+        line = {"worker": star_torch.rank(), "rows": i.tolist(), "time": time.time(), "parameters": [p.double().sum().item() for p in own]}
+        print(json.dumps(line), file=out, flush=True)
         if step == dies_at and rank % 2 == 1 and star_torch.rank() == 1:
             print(json.dumps({"dies": time.time()}), file=out, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(pause)
+        time.sleep(0.05 if joins and rank < 2 and not begun(store.parent, 2, 1) else pause)
     dist.destroy_process_group()
 
 
-def replicas(job: Any, kind: str, flags: Sequence[str] = (), dies_at: int = 0, pause: float = 0.0, divisible: bool = False) -> List[int]:
-    """Trains with two workers of two processes, and returns their exit codes. flags are the settings of workers."""
+def begun(folder: pathlib.Path, rank: int, steps: int) -> bool:
+    """Whether a process has made some steps."""
+    path = folder / ("rank%d.json" % rank)
+    return path.exists() and path.read_text().count("\n") >= steps
+
+
+def replicas(job: Any, kind: str, flags: Sequence[str] = (), dies_at: int = 0, pause: float = 0.0, divisible: bool = False, joins: bool = False) -> List[int]:
+    """Trains with two workers of two processes, and returns their exit codes. flags are the settings of workers. joins: the second one begins after some steps."""
     pids = []
     for rank in range(4):
         store = job.folder / ("store%d" % (0 if kind == "mesh" else rank // 2))
@@ -106,10 +114,12 @@ def replicas(job: Any, kind: str, flags: Sequence[str] = (), dies_at: int = 0, p
                 os.environ.update(STAR_AGENT=job.star, STAR_COORDINATOR=job.addr, STAR_HTTP="off", STAR_WATCH="false", STAR_JOIN_TIMEOUT="4m")
                 for f, v in zip(flags[::2], flags[1::2]):
                     os.environ["STAR_" + f.lstrip("-").upper().replace("-", "_")] = v
+                while joins and rank >= 2 and not begun(job.folder, 0, 5):
+                    time.sleep(0.01)
                 torch.set_num_threads(1)
                 faulthandler.dump_traceback_later(PATIENCE / 2, file=2)
                 with open(job.folder / ("rank%d.json" % rank), "w") as out:
-                    train(kind, rank, store, out, dies_at, pause, divisible)
+                    train(kind, rank, store, out, dies_at, pause, divisible, joins)
                 code = 0
             except star_train._link.StarError as e:
                 traceback.print_exc()
@@ -209,6 +219,25 @@ def test_every_sample_once(job: Any, kind: str, mode: str, flags: Any) -> None:
     got = job.parameters()
     assert list(got) == NAMES or sorted(got) == sorted(NAMES), list(got)
     assert all(bool(torch.isfinite(t).all()) for t in got.values())
+
+
+@pytest.mark.parametrize(
+    "kind, mode, flags", [("ddp", "ssgd", ()), ("fsdp", "ssgd", ()), ("fsdp", "asgd", ()), ("fsdp", "ssgd", RING)], ids=lambda v: "-".join(v) if isinstance(v, tuple) else v
+)
+def test_joins(job: Any, kind: str, mode: str, flags: Any) -> None:
+    """A second worker joins the running job, and has its parameters."""
+    epochs = 30
+    job.start("--mode", mode, "--epochs", str(epochs), "--max-workers", "2", *flags, workers=1)
+    codes = replicas(job, kind, (*flags, "--out", str(job.out)) if flags else (), joins=True)
+    assert codes == [0] * 4, (codes, logs(job))
+    assert job.all[0].wait() == 0, job.all[0].log
+    assert len(job.lines("join")) == 2, job.lines("join")
+    counts = seen(job)
+    assert sorted(counts) == list(range(ROWS)) and min(counts.values()) >= epochs and sum(counts.values()) - epochs * ROWS <= 2 * 4, counts
+    for rank in 0, 1:
+        first, joined = ([line["parameters"] for line in said(job, r) if "parameters" in line] for r in (rank, rank + 2))
+        assert len(joined) > 1 and len(first) >= 5, (len(first), len(joined))
+        assert mode != "ssgd" or all(p in first for p in joined), (first, joined)
 
 
 def test_resume(job: Any) -> None:
