@@ -59,7 +59,7 @@ class Net(torch.nn.Module):
         return self.last(torch.relu(self.first(x)))
 
 
-def train(kind: str, rank: int, store: pathlib.Path, out: Any, dies_at: int, pause: float, divisible: bool) -> None:
+def train(kind: str, rank: int, store: pathlib.Path, out: Any, dies_at: int, pause: float, divisible: bool, joins: bool) -> None:
     worlds, pair = (4, rank // 2) if kind == "mesh" else (2, 0)
     dist.init_process_group("star", init_method="file://%s" % store, rank=rank if kind == "mesh" else rank % 2, world_size=worlds, timeout=timedelta(seconds=PATIENCE))
     group: Any = dist.group.WORLD
@@ -80,16 +80,24 @@ def train(kind: str, rank: int, store: pathlib.Path, out: Any, dies_at: int, pau
         opt.step()
         opt.zero_grad()
         step += 1
-        print(json.dumps({"worker": star_torch.rank(), "rows": i.tolist(), "time": time.time()}), file=out, flush=True)
+        own = [getattr(p.detach(), "_local_tensor", p.detach()) for p in model.parameters()]
+        line = {"worker": star_torch.rank(), "rows": i.tolist(), "time": time.time(), "parameters": [p.double().sum().item() for p in own]}
+        print(json.dumps(line), file=out, flush=True)
         if step == dies_at and rank % 2 == 1 and star_torch.rank() == 1:
             print(json.dumps({"dies": time.time()}), file=out, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(pause)
+        time.sleep(0.05 if joins and rank < 2 and not begun(store.parent, 2, 1) else pause)
     dist.destroy_process_group()
 
 
-def replicas(job: Any, kind: str, flags: Sequence[str] = (), dies_at: int = 0, pause: float = 0.0, divisible: bool = False) -> List[int]:
-    """Trains with two workers of two processes, and returns their exit codes. flags are the settings of workers."""
+def begun(folder: pathlib.Path, rank: int, steps: int) -> bool:
+    """Whether a process has made some steps."""
+    path = folder / ("rank%d.json" % rank)
+    return path.exists() and path.read_text().count("\n") >= steps
+
+
+def replicas(job: Any, kind: str, flags: Sequence[str] = (), dies_at: int = 0, pause: float = 0.0, divisible: bool = False, joins: bool = False) -> List[int]:
+    """Trains with two workers of two processes, and returns their exit codes. flags are the settings of workers. joins: the second one begins after some steps."""
     pids = []
     for rank in range(4):
         store = job.folder / ("store%d" % (0 if kind == "mesh" else rank // 2))
@@ -106,10 +114,12 @@ def replicas(job: Any, kind: str, flags: Sequence[str] = (), dies_at: int = 0, p
                 os.environ.update(STAR_AGENT=job.star, STAR_COORDINATOR=job.addr, STAR_HTTP="off", STAR_WATCH="false", STAR_JOIN_TIMEOUT="4m")
                 for f, v in zip(flags[::2], flags[1::2]):
                     os.environ["STAR_" + f.lstrip("-").upper().replace("-", "_")] = v
+                while joins and rank >= 2 and not begun(job.folder, 0, 5):
+                    time.sleep(0.01)
                 torch.set_num_threads(1)
                 faulthandler.dump_traceback_later(PATIENCE / 2, file=2)
                 with open(job.folder / ("rank%d.json" % rank), "w") as out:
-                    train(kind, rank, store, out, dies_at, pause, divisible)
+                    train(kind, rank, store, out, dies_at, pause, divisible, joins)
                 code = 0
             except star_train._link.StarError as e:
                 traceback.print_exc()
@@ -149,45 +159,52 @@ def seen(job: Any) -> Counter[int]:
 
 
 RING = ("--arch", "allreduce")
+
+
+def more(*case: Any) -> Any:
+    """A case that a short run leaves out: its mode, kind and codec are in others, which it runs."""
+    return pytest.param(*case, marks=pytest.mark.skipif(bool(os.environ.get("SHORT")), reason="a short run; make peers has it"))
+
+
 MODES = [
     ("ddp", "asgd", ()),
-    ("fsdp", "asgd", ()),
-    ("ddp", "auto", ()),
+    more("fsdp", "asgd", ()),
+    more("ddp", "auto", ()),
     ("fsdp", "auto", RING),
-    ("ddp", "x=1", ()),
+    more("ddp", "x=1", ()),
     ("fsdp", "x=1", ()),
     ("ddp", "groups=0/1", ()),
     ("fsdp", "ssp=2", ()),
     ("ddp", "ssgd queue=8", ()),
-    ("fsdp", "ssgd queue=8", ()),
-    ("ddp", "ssgd local=4", ()),
+    more("fsdp", "ssgd queue=8", ()),
+    more("ddp", "ssgd local=4", ()),
     ("fsdp", "ssgd local=4", ()),
     ("fsdp", "ssgd local=4 outer=nesterov", ()),
     ("fsdp", "ssgd tree=0(1)", ()),
     ("ddp", "ring-minus=1", RING),
     ("fsdp", "ssgd local=4", RING),
-    ("plain", "asgd", ()),
+    more("plain", "asgd", ()),
     ("mesh", "ssgd", ()),
     ("mesh", "ssgd", RING),
-    ("ddp", "ssgd", ("--compress", "fp16")),
+    more("ddp", "ssgd", ("--compress", "fp16")),
     ("fsdp", "ssgd", ("--compress", "bf16")),
-    ("fsdp", "ssgd", ("--compress", "int8")),
+    more("fsdp", "ssgd", ("--compress", "int8")),
     ("fsdp", "ssgd", (*RING, "--compress", "bf16")),
-    ("ddp", "backup=1", ()),
+    more("ddp", "backup=1", ()),
     ("fsdp", "backup=1", ()),
-    ("ddp", "kbatch=2", ()),
+    more("ddp", "kbatch=2", ()),
     ("fsdp", "kbatch-async=2", ()),
-    ("ddp", "ssgd micro=2 cap=1s", ()),
+    more("ddp", "ssgd micro=2 cap=1s", ()),
     ("fsdp", "ssgd micro=2 cap=1s", ()),
-    ("ddp", "ssgd", ("--compress", "topk=0.5")),
+    more("ddp", "ssgd", ("--compress", "topk=0.5")),
     ("fsdp", "ssgd", ("--compress", "topk=0.5")),
-    ("ddp", "ssgd", (*RING, "--compress", "topk=0.5")),
-    ("fsdp", "ssgd", (*RING, "--compress", "topk=0.5")),
-    ("ddp", "ssgd", ("--compress", "powersgd=2")),
-    ("fsdp", "ssgd", ("--compress", "powersgd=2")),
-    ("ddp", "ssgd", (*RING, "--compress", "powersgd=2")),
+    more("ddp", "ssgd", (*RING, "--compress", "topk=0.5")),
+    more("fsdp", "ssgd", (*RING, "--compress", "topk=0.5")),
+    more("ddp", "ssgd", ("--compress", "powersgd=2")),
+    more("fsdp", "ssgd", ("--compress", "powersgd=2")),
+    more("ddp", "ssgd", (*RING, "--compress", "powersgd=2")),
     ("fsdp", "ssgd", (*RING, "--compress", "powersgd=2")),
-    ("ddp", "ssgd", ("--compress", "int2")),
+    more("ddp", "ssgd", ("--compress", "int2")),
     ("fsdp", "ssgd", (*RING, "--compress", "int2")),
     ("ddp", "ssgd", ("--compress", "int8-stochastic")),
 ]
@@ -211,6 +228,25 @@ def test_every_sample_once(job: Any, kind: str, mode: str, flags: Any) -> None:
     assert all(bool(torch.isfinite(t).all()) for t in got.values())
 
 
+@pytest.mark.parametrize(
+    "kind, mode, flags", [("ddp", "ssgd", ()), more("fsdp", "ssgd", ()), more("fsdp", "asgd", ()), ("fsdp", "ssgd", RING)], ids=lambda v: "-".join(v) if isinstance(v, tuple) else v
+)
+def test_joins(job: Any, kind: str, mode: str, flags: Any) -> None:
+    """A second worker joins the running job, and has its parameters."""
+    epochs = 30
+    job.start("--mode", mode, "--epochs", str(epochs), "--max-workers", "2", *flags, workers=1)
+    codes = replicas(job, kind, (*flags, "--out", str(job.out)) if flags else (), joins=True)
+    assert codes == [0] * 4, (codes, logs(job))
+    assert job.all[0].wait() == 0, job.all[0].log
+    assert len(job.lines("join")) == 2, job.lines("join")
+    counts = seen(job)
+    assert sorted(counts) == list(range(ROWS)) and min(counts.values()) >= epochs and sum(counts.values()) - epochs * ROWS <= 2 * 4, counts
+    for rank in 0, 1:
+        first, joined = ([line["parameters"] for line in said(job, r) if "parameters" in line] for r in (rank, rank + 2))
+        assert len(joined) > 1 and len(first) >= 5, (len(first), len(joined))
+        assert mode != "ssgd" or all(p in first for p in joined), (first, joined)
+
+
 def test_resume(job: Any) -> None:
     """A job of sharded workers goes on from its checkpoint: the same as one that was not interrupted."""
     whole: Dict[str, Any] = {}
@@ -230,7 +266,7 @@ def test_resume(job: Any) -> None:
         assert torch.allclose(got[k], v, rtol=1e-5, atol=1e-6), k
 
 
-@pytest.mark.parametrize("kind, flags", [("ddp", ()), ("fsdp", ()), ("fsdp", RING)], ids=lambda v: "-".join(v) if isinstance(v, tuple) else str(v))
+@pytest.mark.parametrize("kind, flags", [("ddp", ()), more("fsdp", ()), ("fsdp", RING)], ids=lambda v: "-".join(v) if isinstance(v, tuple) else str(v))
 def test_a_dead_process_takes_its_replica_out(job: Any, kind: str, flags: Any) -> None:
     """The other worker goes on with all samples, and the leave is in the run log soon after the death."""
     job.start("--mode", "ssgd", "--epochs", "3", *flags)

@@ -4,10 +4,10 @@
 #	tested.sh system    PyTorch and pytest are the system's
 #	tested.sh torch2    PyTorch, Lightning and transformers are PyPI's (TORCH: which, "torch>=2.5"; TORCH_INDEX: an index that has it, such as the one of builds for processors)
 #	tested.sh jax       JAX is PyPI's, and only its tests run
-#	tested.sh backend   PyTorch is PyPI's without the libraries of CUDA; only tests of backend="star" and of workers of several processes run,
+#	tested.sh backend   PyTorch is PyPI's without the libraries of CUDA; only tests of backend="star", of workers of several processes and of their checkpoints run,
 #	                    and PyTorch's own ones over star (SUITE: options of backend_suite.py, "--star-only")
 #
-# ARGS: more for pytest. LIMIT: for how long each run of it may take (40m); behind that pytest is interrupted, and says what it was at. Exits with 77 where something is missing, and says what.
+# ARGS: more for pytest. SHORT: not empty: cases of modes that resemble others are left out. LIMIT: for how long each run of it may take (40m); behind that pytest is interrupted, and says what it was at. Exits with 77 where something is missing, and says what.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 env=$(mktemp -d)
@@ -19,7 +19,7 @@ case ${1:-} in
 system) options=(--system-site-packages) ;;
 torch2) packages=("${TORCH:-torch>=2.5}") more=("lightning>=2.6,<3" "transformers>=5.24,<6" "accelerate>=1.15,<2") ;;
 jax) packages=(jax) module=jax tests=python/tests/test_jax.py ;;
-backend) more=("${TORCH:-torch>=2.10}" numpy msgpack pytest expecttest "lightning>=2.6,<3" "transformers>=5.24,<6" "accelerate>=1.15,<2") tests="python/tests/test_backend*.py python/tests/test_replica.py" ;;
+backend) more=("${TORCH:-torch>=2.10}" numpy msgpack pytest expecttest "lightning>=2.6,<3" "transformers>=5.24,<6" "accelerate>=1.15,<2") tests="python/tests/test_backend*.py python/tests/test_replica*.py python/tests/test_dcp.py" ;;
 *) echo "usage: tested.sh system|torch2|jax|backend"; exit 2 ;;
 esac
 "$python" -m venv "${options[@]}" "$env/venv" >"$env/log" 2>&1 || { cat "$env/log"; echo "there is no venv of $python (Debian: python3-venv)"; exit 77; }
