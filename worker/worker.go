@@ -174,6 +174,8 @@ type solos struct {
 	planned bool
 	// stride replaces local as long as the plan has local steps; see solo.
 	stride *rule.Solo
+	// outer: the steps of stride are for outer steps.
+	outer bool
 	// programs makes the steps of stride if the model makes the updates itself; else nil.
 	programs *programSteps
 	// stream is set while the plan has fragments.
