@@ -12,6 +12,7 @@ import (
 	"star/ps"
 	"star/ps/rule"
 	"star/train"
+	"star/train/optim"
 	"star/transport/wire"
 )
 
@@ -92,23 +93,45 @@ func (w *worker) seed(ctx context.Context) error {
 	return w.link.InitState(ctx, st)
 }
 
-// recalled returns the state of the job's optimizer, which it asks the shards for.
+// recalled returns the state of the job's optimizer, which it asks the shards for, or of this worker's own.
 func (w *worker) recalled(ctx context.Context) (*train.Experience, error) {
+	if st, ok := w.ownState(); ok {
+		return experienceOf(st), nil
+	}
 	if w.link == nil {
 		return nil, errors.New("cannot read the optimizer state: this worker has no shards")
-	}
-	if err := w.link.Sent(ctx); err != nil { // of a push that goes on while the model computes
-		return nil, err
 	}
 	st, err := w.link.State(ctx)
 	if err != nil {
 		return nil, err
 	}
+	got := optim.State{Name: st.Name, Steps: st.Steps}
+	for _, slot := range st.Slots {
+		got.Slots = append(got.Slots, optim.Slot(slot))
+	}
+	return experienceOf(got), nil
+}
+
+// ownState returns the state of this worker's own optimizer, if its local steps are for outer steps: the job's optimizer
+// makes none.
+func (w *worker) ownState() (st optim.State, ok bool) {
+	if w.stride == nil || !w.outer {
+		return st, false
+	}
+	o, ok := w.stride.Optimizer().(*optim.Optimizer)
+	if ok {
+		st = o.State()
+	}
+	return st, ok
+}
+
+// experienceOf describes a state for a program. It has the vectors of st.
+func experienceOf(st optim.State) *train.Experience {
 	e := &train.Experience{Rule: st.Name, Steps: st.Steps, Slots: map[string][]float32{}}
 	for _, slot := range st.Slots {
 		e.Slots[slot.Name] = slot.Data
 	}
-	return e, nil
+	return e
 }
 
 // answers has recall answer the questions of a model's program for the state of the job's optimizer.

@@ -113,6 +113,7 @@ func (w *worker) solo(rel wire.Release) (*rule.Solo, error) {
 		}
 		w.stride, w.before = s, nil
 	}
+	w.outer = rel.Outer != ""
 	return w.stride, nil
 }
 

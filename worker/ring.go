@@ -433,8 +433,11 @@ func (w *ringWorker) experienced(ctx context.Context, c optim.Config) error {
 	return w.opt.SetState(st)
 }
 
-// recalled returns the state of the job's optimizer, which each member of the ring has.
+// recalled returns the state of the job's optimizer, which each member of the ring has, or of this member's own.
 func (w *ringWorker) recalled(context.Context) (*train.Experience, error) {
+	if st, ok := w.ownState(); ok {
+		return experienceOf(st), nil
+	}
 	if w.rule == nil || w.version < 0 || w.group == nil {
 		return nil, errors.New("cannot read the optimizer state: this worker is not a member of the ring")
 	}
@@ -442,11 +445,7 @@ func (w *ringWorker) recalled(context.Context) (*train.Experience, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &train.Experience{Rule: st.Name, Steps: st.Steps, Slots: map[string][]float32{}}
-	for _, slot := range st.Slots {
-		e.Slots[slot.Name] = slot.Data
-	}
-	return e, nil
+	return experienceOf(st), nil
 }
 
 // experience returns the state of the optimizer of a model that was trained before; nil: it was

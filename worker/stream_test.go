@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -134,14 +135,17 @@ func TestFragmentsWhileComputing(t *testing.T) {
 	}
 }
 
-// A program may ask for the state of the job's optimizer as often as it wants while a part travels.
-func TestFragmentsAndRecall(t *testing.T) {
-	for _, shards := range []int{3, ring} {
-		models := make([]*lines, 4)
-		train4(t, "ssgd local=8 outer=nesterov fragments=2", shards, 64, 0.05, 0.5, models, curious)
-		for k, m := range models {
-			if m.asked != 64 {
-				t.Errorf("%d shards: worker %d has asked %d times", shards, k, m.asked)
+// A program may ask for the state of the optimizer as often as it wants, also while a part travels. With outer steps it
+// is that of the worker's own steps, else that of the job's updates.
+func TestRecall(t *testing.T) {
+	for _, mode := range []string{"ssgd", "ssgd local=4 outer=nesterov", "ssgd local=8 outer=nesterov fragments=2"} {
+		for _, shards := range []int{3, ring} {
+			models := make([]*lines, 4)
+			train4(t, mode, shards, 64, 0.05, 0.5, models, curious)
+			for k, m := range models {
+				if m.asked != 64 {
+					t.Errorf("%s, %d shards: worker %d has asked %d times", mode, shards, k, m.asked)
+				}
 			}
 		}
 	}
@@ -393,8 +397,12 @@ func (m *lines) Grad(ctx context.Context, dst []float32, b train.Batch) (float64
 		}
 	}
 	if m.asks {
-		if _, err := m.recall(ctx); err != nil {
+		e, err := m.recall(ctx)
+		if err != nil {
 			return 0, err
+		}
+		if v := e.Slots["momentum_buffer"]; e.Steps != int64(m.asked) || len(v) != dimension || (v[0] != 0) != (m.asked > 0) {
+			return 0, fmt.Errorf("after %d steps the optimizer remembers %d, and %v", m.asked, e.Steps, v)
 		}
 		m.asked++
 	}

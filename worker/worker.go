@@ -12,8 +12,8 @@
 // the parameters that are in the model at that moment; the job decides how the gradient is used.
 //
 // The files: run.go joins the job; session.go has the caller's loop; worker.go has the iteration
-// with parameter servers; pieces.go computes local steps and batches in parts; stream.go exchanges
-// in fragments; tree.go and childrelay.go send gradients up a tree; ring.go, ringform.go and
+// with parameter servers; pieces.go computes local steps and batches in parts; stream.go and
+// ringstream.go exchange in fragments; tree.go and childrelay.go send gradients up a tree; ring.go, ringform.go and
 // ringround.go are for members of a ring, rider.go and riderrelay.go for workers that send their
 // gradient through a member; commands.go reads the coordinator's orders; follow.go joins the next
 // coordinator; residual.go writes the worker's part of checkpoints; poison.go rejects gradients that
@@ -174,6 +174,8 @@ type solos struct {
 	planned bool
 	// stride replaces local as long as the plan has local steps; see solo.
 	stride *rule.Solo
+	// outer: the steps of stride are for outer steps.
+	outer bool
 	// programs makes the steps of stride if the model makes the updates itself; else nil.
 	programs *programSteps
 	// stream is set while the plan has fragments.

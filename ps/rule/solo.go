@@ -91,6 +91,9 @@ func (s *Solo) Begin(params []float32) (err error) {
 	return err
 }
 
+// Optimizer is the worker's own optimiser, with its state; nil before the first Begin.
+func (s *Solo) Optimizer() Optimizer { return s.opt }
+
 // Step makes one step on params with the gradient of a batch that begins at a position of the
 // sample stream. In the first one of a round a worker with its own model also moves towards the
 // shards' one: x ← x − η·g(x) − d with d = α·(x − c) (Zhang, Choromanska, LeCun, NIPS 2015,

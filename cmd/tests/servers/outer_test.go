@@ -143,6 +143,22 @@ func TestFragments(t *testing.T) {
 			}
 		}
 	})
+	t.Run("rings", func(t *testing.T) {
+		t.Parallel()
+		ring := func(more ...string) runlog.Result {
+			r, _ := jobtest.Run(t, outerRun(append([]string{"--arch", "allreduce"}, append(mode[:2:2], more...)...)...)...)
+			return r
+		}
+		half := ring("--steps", "12")
+		for what, first := range map[string]runlog.Result{"a ring": half, "servers": run(t, "--steps", "12")} {
+			if rest := ring("--resume", first.Checkpoint); first.Samples+rest.Samples != base.Samples || first.Updates+rest.Updates != base.Updates {
+				t.Errorf("a ring after %s: %d and %d updates of %d and %d samples", what, first.Updates, rest.Updates, first.Samples, rest.Samples)
+			}
+		}
+		if rest := run(t, "--resume", half.Checkpoint); half.Samples+rest.Samples != base.Samples {
+			t.Errorf("servers after a ring: %d and %d samples", half.Samples, rest.Samples)
+		}
+	})
 	t.Run("copies", func(t *testing.T) {
 		t.Parallel()
 		if r := run(t, "--servers", "2", "--replicas", "2"); r.Samples != base.Samples || apart(t, base, r) != 0 {
