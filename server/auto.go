@@ -66,11 +66,12 @@ func newPilot(j *Config) (*pilot.Pilot, error) {
 	if j.Whole {
 		c.Queue, c.MaxShare = 0, j.Batch
 	}
-	if process.MayStride(&j.Job) == nil {
+	// In a ring the momentum of local steps begins at zero after each exchange.
+	if process.MayStride(&j.Job) == nil && (j.Arch != job.AllReduce || max(c.Momentum, c.Velocities) == 0) {
 		c.Local = auto.MostLocal
 	}
-	if j.Arch != job.AllReduce && process.MayOuter(&j.Job) == nil {
-		c.Outer, c.Fragments = auto.MostOuter, true
+	if process.MayOuter(&j.Job) == nil {
+		c.Outer, c.Fragments = auto.MostOuter, j.Arch != job.AllReduce
 	}
 	switch j.Predictor {
 	case "", PredictorNone:

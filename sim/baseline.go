@@ -173,13 +173,13 @@ func (c *Config) steer(ring bool, own optim.Config) error {
 	if c.Ring != nil {
 		config.Own = star.Record.Own
 	}
-	// members of a ring do not tell the exchange from waiting
-	if t, ok := c.Learner.(*Trained); ok && t.Stride != nil && !t.Mean && !ring {
-		if own.Strides() {
+	if t, ok := c.Learner.(*Trained); ok && t.Stride != nil && !t.Mean && (!ring || c.Network != nil) {
+		// In a ring the momentum of local steps begins at zero after each exchange.
+		if own.Strides() && (!ring || max(config.Momentum, config.Velocities) == 0) {
 			config.Local = auto.MostLocal
 		}
-		if c.Network != nil { // outer steps need the engine
-			config.Outer, config.Fragments, c.Engine = auto.MostOuter, true, true
+		if c.Network != nil { // outer steps of servers need the engine
+			config.Outer, config.Fragments, c.Engine = auto.MostOuter, !ring, !ring
 		}
 	}
 	auto, err := NewAuto(config, c.Plan)

@@ -246,9 +246,16 @@ type worker struct {
 // tick is the first mini-batch of this iteration.
 func (m *worker) tick() int64 { return m.ticks - int64(max(1, m.local)) }
 
+// striding is what a ring needs of a member that makes local steps.
+type striding struct {
+	outer rule.Outer // what its present steps are for
+	pace  float64    // seconds of a step, about of the last four; 0: unknown
+}
+
 // run is a Config on its way.
 type run struct {
 	Config
+	strides []striding // of each worker in a ring
 	plan    modes.Plan
 	barrier *modes.Barrier
 	agenda  agenda
@@ -339,6 +346,9 @@ func Run(c Config) (Result, error) {
 	}
 	r := &run{Config: c, live: n, plan: c.Plan, barrier: modes.NewBarrier(c.Plan, n, 0), workers: make([]worker, n),
 		equal: float64(c.Batch)}
+	if c.Ring != nil {
+		r.strides = make([]striding, n)
+	}
 	r.salvager, _ = c.Learner.(Salvager)
 	c.Learner.Begin(n, n*c.Batch)
 	if s, ok := c.Learner.(Sized); ok && r.Bytes == 0 {
@@ -538,12 +548,13 @@ func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error
 	for _, w := range workers {
 		r.prepare(w, version)
 	}
+	began := at
 	return r.net.exchange(at, members, func(at time.Duration) error {
 		for _, w := range members {
 			if r.net.at[w].attempt != attempt[w] {
 				continue
 			}
-			r.net.at[w].released = at
+			r.net.at[w].released, r.net.at[w].exchange = at, at-began
 			if err := r.net.begin(at, w); err != nil {
 				return err
 			}
@@ -688,6 +699,21 @@ func (r *run) receive(at time.Duration, gradients int) error {
 	return r.validate(at)
 }
 
+// steps is the local steps of w's next batch; in a ring by the speed of its last ones, if the plan says so, as the
+// engine has it.
+func (r *run) steps(w star.Worker) int {
+	steps, fastest := r.plan.Steps(w, r.Batch), 0.0
+	if r.Ring == nil || !r.plan.StepsBySpeed {
+		return steps
+	}
+	for i := range r.workers {
+		if pace := r.strides[i].pace; !r.workers[i].gone && pace > 0 && (fastest == 0 || pace < fastest) {
+			fastest = pace
+		}
+	}
+	return modes.StepsOf(steps, r.strides[w].pace, fastest)
+}
+
 // prepare gives w the given version and samples.
 func (r *run) prepare(w star.Worker, version int64) {
 	m := &r.workers[w]
@@ -695,9 +721,12 @@ func (r *run) prepare(w star.Worker, version int64) {
 	if r.net != nil {
 		r.net.at[w].halt = false
 	}
-	m.local, m.micro, m.limit = int32(r.plan.Steps(w, r.Batch)), int32(r.plan.Micro), r.plan.ComputeDeadline
+	m.local, m.micro, m.limit = int32(r.steps(w)), int32(r.plan.Micro), r.plan.ComputeDeadline
 	m.moves = r.plan.Outer.Kind != rule.OuterMean
-	m.planned = r.plan.Share(w, r.Batch) * max(1, r.plan.Steps(w, r.Batch))
+	if r.Ring != nil {
+		r.strides[w].outer = r.plan.Outer
+	}
+	m.planned = r.plan.Share(w, r.Batch) * max(1, int(m.local))
 	var told *wire.Release
 	if r.sharded != nil {
 		told = &r.sharded.at[w].release
@@ -813,6 +842,13 @@ func (r *run) cancelOne(at time.Duration, w star.Worker) {
 func (r *run) arrive(at time.Duration, w star.Worker) error {
 	m := &r.workers[w]
 	m.arrived, m.waits, m.busy = at, true, false
+	if r.Ring != nil {
+		s, t := &r.strides[w], (m.spent.Load+m.spent.Compute).Seconds()/float64(max(1, m.local))
+		if s.pace == 0 {
+			s.pace = t
+		}
+		s.pace += (t - s.pace) / 4
+	}
 	var record star.Record
 	if r.Pilot != nil || r.sharded != nil {
 		record = star.Record{
@@ -972,7 +1008,7 @@ func (r *run) outward() {
 	}
 	for i := range r.applied {
 		g := &r.applied[i]
-		g.Outer, g.Weight = r.plan.Outer, float32(float64(g.Samples)/float64(all))
+		g.Outer, g.Weight = r.strides[g.Worker].outer, float32(float64(g.Samples)/float64(all))
 	}
 }
 

@@ -157,6 +157,7 @@ type iteration struct {
 	missing  int           // slices on the way
 	released time.Duration // by the coordinator
 	pull     time.Duration
+	exchange time.Duration // the last one of its ring
 	ended    time.Duration // computing
 	pushed   time.Duration
 	transit  time.Duration // of the gradient
@@ -650,9 +651,14 @@ func ringPlan(p modes.Plan) error {
 	return nil
 }
 
-// record adds what the worker, and the coordinator, know of the links.
+// record adds what the worker, and the coordinator, know of the links. A member of a ring does not tell the exchange
+// from its wait for the others.
 func (n *network) record(r *star.Record) {
 	i := &n.at[r.Worker]
+	if n.r.Ring != nil && n.carrier(r.Worker) == none {
+		r.At, r.Push, r.Wait = i.ended, r.Push+r.Wait+i.exchange, 0
+		return
+	}
 	r.At, r.Pull, r.Transit = i.ended, i.pull, i.before
 	i.before = i.transit
 }

@@ -9,11 +9,16 @@ import (
 	"star/train/optim"
 )
 
-// linked is a run of --mode auto of four workers, each behind its own link of 10 Gbit/s, with gradients of 4 MB. The
-// links have 20 Mbit/s between from and to; never if to is zero.
-func linked(t *testing.T, method string, own optim.Config, from, to time.Duration) (*Trained, Result, map[time.Duration]int) {
+// linked is a run of --mode auto of four workers, each behind its own link of 10 Gbit/s, with gradients of 4 MB, with
+// servers or in a ring. The links have 20 Mbit/s between from and to; never if to is zero.
+func linked(t *testing.T, ring bool, own optim.Config, from, to time.Duration) (Result, map[time.Duration]int) {
 	t.Helper()
-	text := "workers: 4\niteration: 100ms\njitter: 0.05\nbytes: 4e6\nhosts:\n  - {servers: 1}\n"
+	text := "workers: 4\niteration: 100ms\njitter: 0.05\nbytes: 4e6\nhosts:\n"
+	if ring {
+		text = "arch: allreduce\n" + text
+	} else {
+		text += "  - {servers: 1}\n"
+	}
 	for w := range 4 {
 		text += fmt.Sprintf("  - {name: h%d, workers: %d, bandwidth: 1.25e9}\n", w, w)
 	}
@@ -33,18 +38,16 @@ func linked(t *testing.T, method string, own optim.Config, from, to time.Duratio
 	}
 	l := &Trained{Task: line{}}
 	c.Learner, c.Batch, c.Limit, c.Target = l, 8, 600*time.Second, 2
-	if err := c.Use(method, own); err != nil {
+	if err := c.Use("auto", own); err != nil {
 		t.Fatal(err)
 	}
 	count := &counted{Pilot: c.Pilot, at: map[time.Duration]int{}}
-	if c.Pilot != nil {
-		c.Pilot = count
-	}
+	c.Pilot = count
 	r, err := Run(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l, r, count.at
+	return r, count.at
 }
 
 // counted counts the updates up to each time.
@@ -73,39 +76,44 @@ func between(at map[time.Duration]int, from, to time.Duration) (n int) {
 	return n
 }
 
-// Where links are slow the controller takes outer steps in fragments, with every optimizer; on fast ones none. When
-// links fall to 20 Mbit/s and recover, it changes within ten updates each way, and stays with fragments between.
+// Where links are slow the controller takes outer steps, with every optimizer, with servers in fragments; on fast ones
+// none. When links fall to 20 Mbit/s and recover, it changes within ten updates each way, and stays between.
 func TestAutoTakesOuterSteps(t *testing.T) {
-	for _, own := range []optim.Config{{LR: 0.01}, {Name: optim.Momentum, LR: 0.001}, {Name: optim.Adam, LR: 0.001}} {
-		name := own.WithDefaults().Name
-		if _, r, _ := linked(t, "auto", own, 0, 0); len(r.Switches) > 0 {
-			t.Errorf("%s: on fast links: %v", name, r.Switches)
-		}
-		fell, rose := 60*time.Second, 300*time.Second
-		_, r, at := linked(t, "auto", own, fell, rose)
-		into, back := time.Duration(0), time.Duration(0)
-		for _, s := range r.Switches {
-			t.Logf("%s: %v %v: %s", name, s.At, s.Plan, s.Why)
-			moves := s.Plan.Fragments > 0
-			if !moves && s.Plan.Outer.Kind != outer.Mean {
-				t.Errorf("%s: outer steps without fragments, at %v", name, s.At)
+	for _, ring := range []bool{false, true} {
+		for _, own := range []optim.Config{{LR: 0.01}, {Name: optim.Momentum, LR: 0.001}, {Name: optim.Adam, LR: 0.001}} {
+			if ring && own.Name == optim.Adam { // the same decisions as with momentum
+				continue
 			}
-			switch {
-			case moves && (s.At < fell || s.At > rose):
-				t.Errorf("%s: outer steps on fast links, at %v", name, s.At)
-			case moves && into == 0:
-				into = s.At
-			case !moves && s.At > rose && back == 0:
-				back = s.At
-			case !moves && s.At > fell && s.At < rose && into > 0:
-				t.Errorf("%s: no outer steps on slow links, from %v on", name, s.At)
+			name := fmt.Sprintf("%s, ring %v", own.WithDefaults().Name, ring)
+			if r, _ := linked(t, ring, own, 0, 0); len(r.Switches) > 0 {
+				t.Errorf("%s: on fast links: %v", name, r.Switches)
 			}
-		}
-		if n := between(at, fell, into); into == 0 || n > 10 {
-			t.Errorf("%s: outer steps from %v on, %d updates after the links fell at %v", name, into, n, fell)
-		}
-		if n := between(at, rose, back); back == 0 || n > 10 {
-			t.Errorf("%s: no outer steps from %v on, %d updates after the links recovered at %v", name, back, n, rose)
+			fell, rose := 60*time.Second, 300*time.Second
+			r, at := linked(t, ring, own, fell, rose)
+			into, back := time.Duration(0), time.Duration(0)
+			for _, s := range r.Switches {
+				t.Logf("%s: %v %v: %s", name, s.At, s.Plan, s.Why)
+				moves := s.Plan.Outer.Kind != outer.Mean
+				if moves && s.Plan.Fragments > 0 == ring {
+					t.Errorf("%s: %d fragments, at %v", name, s.Plan.Fragments, s.At)
+				}
+				switch {
+				case moves && (s.At < fell || s.At > rose):
+					t.Errorf("%s: outer steps on fast links, at %v", name, s.At)
+				case moves && into == 0:
+					into = s.At
+				case !moves && s.At > rose && back == 0:
+					back = s.At
+				case !moves && s.At > fell && s.At < rose && into > 0:
+					t.Errorf("%s: no outer steps on slow links, from %v on", name, s.At)
+				}
+			}
+			if n := between(at, fell, into); into == 0 || n > 10 {
+				t.Errorf("%s: outer steps from %v on, %d updates after the links fell at %v", name, into, n, fell)
+			}
+			if n := between(at, rose, back); back == 0 || n > 10 {
+				t.Errorf("%s: no outer steps from %v on, %d updates after the links recovered at %v", name, back, n, rose)
+			}
 		}
 	}
 }

@@ -238,7 +238,7 @@ func (c *Controller) escape(at time.Duration, h price.History, f price.Forecast)
 	for i := range c.obs.workers {
 		if w := &c.obs.workers[i]; w.late > 1 || w.late == 1 && (w.seen <= price.Remembered || w.leaps > 0) {
 			late = append(late, star.Worker(i))
-			f.Times[i] = max(2*(at-w.released), f.Times[i])
+			f.Times[i] = max(price.Seconds(2*c.obs.elapsed(at, w)), f.Times[i])
 			h[i] = []time.Duration{f.Times[i]}
 		}
 		slowest = max(slowest, f.Times[i])
@@ -264,8 +264,8 @@ func (c *Controller) escapeFirst(at time.Duration) (price.Decision, bool) {
 		switch {
 		case w.gone:
 			continue
-		case w.late > 0:
-			d := at - w.released
+		case w.late > 0 && (w.seen == 0 || c.obs.elapsed(at, w) > 1.5*c.obs.firsts()):
+			d := price.Seconds(c.obs.elapsed(at, w))
 			if w.seen == 0 {
 				d, _ = c.Deadline(star.Worker(i))
 			}

@@ -26,6 +26,10 @@ func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, 
 	if c.obs.queued {
 		q, f.Parts = c.obs.parts.Share(func(w star.Worker) bool { return !c.obs.workers[w].gone })
 	}
+	x := c.exchange()
+	if c.cfg.Ring && x == 0 {
+		f.Local, f.Outer = 0, 0 // what else takes long is no exchange
+	}
 	for i := range c.obs.workers {
 		w := &c.obs.workers[i]
 		if w.gone {
@@ -38,7 +42,7 @@ func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, 
 			}
 			// As slow as the first time, or slower.
 			c.obs.blind = true
-			t := max((at - w.released).Seconds(), w.first)
+			t := max(c.obs.elapsed(at, w), w.first)
 			h[i], f.Times[i] = []time.Duration{price.Seconds(t)}, price.Seconds(t)
 			if w.first > 0 {
 				compute := t * min(w.firstCompute/w.first, 1)
@@ -53,20 +57,21 @@ func (c *Controller) look(at time.Duration) (f price.Forecast, h price.History, 
 		if f.Fits[i] = fitted(w.samples.vals, w.times.vals, w.compute.vals); f.Parts {
 			f.Fits[i] = fitOfParts(q, float64(c.cfg.Batch), w.samples.vals, w.parts.vals, w.times.vals, w.compute.vals)
 		}
+		f.Fits[i].Fixed += x
 		b, now := float64(c.cfg.Batch), c.load(star.Worker(i))
 		lately := slices.Clone(w.times.inOrder()) // as if they had been of an equal share
 		for k := range lately {
-			lately[k] *= f.Fits[i].Of(b) / f.Fits[i].Took(w.samples.at(k), w.parts.at(k))
+			lately[k] = (lately[k] + x) * f.Fits[i].Of(b) / f.Fits[i].Took(w.samples.at(k), w.parts.at(k))
 		}
 		lo, hi := slices.Min(lately), slices.Max(lately)
 		// A prediction beyond all that was seen is a level that is new. It is not believed if it is far beyond, or
 		// rests on iterations of other numbers of samples than the next one has, or on exchanges of fragments.
 		if i < len(predicted) && w.pulled < 2 && (c.current.plan.Queue > 0 || w.samples.at(len(lately)-1) == now) {
-			if t := predicted[i].Seconds() * f.Fits[i].Of(b) / f.Fits[i].Of(now); t > hi && t < 20*hi || t > lo/20 && t < lo {
+			if t := (predicted[i].Seconds() + x) * f.Fits[i].Of(b) / f.Fits[i].Of(now); t > hi && t < 20*hi || t > lo/20 && t < lo {
 				lately = []float64{t}
 			}
 		}
-		if over := (at - w.released).Seconds() * f.Fits[i].Of(b) / f.Fits[i].Of(now); w.computes && over > slices.Max(lately) && over <= price.MaxTime.Seconds() {
+		if over := (c.obs.elapsed(at, w) + x) * f.Fits[i].Of(b) / f.Fits[i].Of(now); w.computes && over > slices.Max(lately) && over <= price.MaxTime.Seconds() {
 			lately = append(lately, over) // longer than ever already
 			c.obs.overdue = true
 		}
@@ -93,6 +98,20 @@ func (c *Controller) forecast() price.Forecast {
 		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.current.plan.Shares, Noise: c.worth.noise, Velocities: c.cfg.Velocities, Rate: c.worth.bounded(c.worth.rate, price.PriorRate, price.MinRate), Steepness: c.worth.steep * c.worth.dear(), Fits: make([]price.Fit, n),
 		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, MaxShare: c.cfg.MaxShare, Local: c.cfg.Local, Outer: c.cfg.Outer, Fragments: c.cfg.Fragments, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
+}
+
+// exchange is the seconds that the exchange of a ring adds to what its members take themselves.
+func (c *Controller) exchange() float64 {
+	if !c.cfg.Ring {
+		return 0
+	}
+	var each []float64
+	for i := range c.obs.workers {
+		if w := &c.obs.workers[i]; !w.gone && len(w.compute.vals) > 0 {
+			each = append(each, median(w.compute.vals)/median(w.samples.vals)*float64(c.cfg.Batch))
+		}
+	}
+	return c.obs.meeting.exchange(median(each))
 }
 
 // load is the number of samples of an iteration of w that begins now, without those that it may take from a queue.

@@ -26,6 +26,7 @@ type observations struct {
 	batch   int // samples of an equal share
 	workers []watched
 	parts   *PartCosts
+	meeting meeting
 	gone    int // workers that have left
 
 	started bool          // there was an update
@@ -166,6 +167,9 @@ func (c *Controller) Observe(r star.Record) {
 	w := &c.obs.workers[r.Worker]
 	w.computes, w.late = false, 0
 	t := c.cfg.Own(r)
+	if riders := c.current.plan.Groups[0].Riders; c.cfg.Ring && r.Push >= 0 && !slices.Contains(riders, r.Worker) {
+		c.obs.meeting.came(&r, c.obs.living()-len(riders))
+	}
 	if w.pulled > 1 { // r has the exchange of a fragment: as if it had been that of all parameters
 		t += time.Duration(w.pulled-1) * (t - r.Load - r.Compute)
 	}
@@ -250,10 +254,16 @@ func (obs *observations) young() bool {
 	return true
 }
 
+// elapsed is the seconds since w was released, without an exchange of a ring.
+func (obs *observations) elapsed(at time.Duration, w *watched) float64 {
+	return (at - w.released).Seconds() - obs.meeting.known()
+}
+
 // lags reports whether w, with one iteration on record, took half longer than most for it, and has already taken half
 // longer than most for the second: that is known before the second one ends.
 func (obs *observations) lags(at time.Duration, w *watched) bool {
-	if w.seen == 1 && w.late > 0 {
+	elapsed := obs.elapsed(at, w)
+	if w.seen == 1 && w.late > 0 && elapsed > 1.5*obs.firsts() {
 		return true
 	}
 	if w.seen != 1 || !w.computes || w.first <= 1.5*obs.firsts() {
@@ -265,7 +275,7 @@ func (obs *observations) lags(at time.Duration, w *watched) bool {
 			others = append(others, o.times.vals[len(o.times.vals)-1])
 		}
 	}
-	return 2*len(others) >= len(obs.workers) && (at-w.released).Seconds() > 1.5*median(others)
+	return 2*len(others) >= len(obs.workers) && elapsed > 1.5*median(others)
 }
 
 // firstDeadline is the deadline of first iterations, once at least half of the workers have ended theirs:

@@ -76,7 +76,7 @@ func (c *Controller) judge(at time.Duration, h price.History, f price.Forecast) 
 	c.trials.running = nil
 	took := (t.last - t.begun).Seconds()
 	// Only iterations within the trial count: others do not depend on the plan.
-	h = t.history(h, f.Fits, c.cfg.Batch)
+	h = t.history(h, f.Fits, c.cfg.Batch, c.exchange())
 	present, err := price.Over(c.current.plan, h, f)
 	if err != nil {
 		return price.Decision{}, false
@@ -144,9 +144,9 @@ func (ts *trials) over(at time.Duration, p modes.Plan, h price.History, f price.
 	return k, err
 }
 
-// history is the iterations of t, scaled by fits to an equal share of batch samples. Workers without an iteration have
-// those of h.
-func (t *trial) history(h price.History, fits []price.Fit, batch int) price.History {
+// history is the iterations of t, with an exchange of x seconds, scaled by fits to an equal share of batch samples.
+// Workers without an iteration have those of h.
+func (t *trial) history(h price.History, fits []price.Fit, batch int, x float64) price.History {
 	had := make(price.History, len(h))
 	begins := make([][]float64, len(h))
 	for w, its := range t.had {
@@ -154,7 +154,7 @@ func (t *trial) history(h price.History, fits []price.Fit, batch int) price.Hist
 			continue
 		}
 		for _, it := range its {
-			had[w] = append(had[w], max(price.Seconds(it.took*fits[w].Of(float64(batch))/fits[w].Took(float64(it.samples), it.parts)), 1))
+			had[w] = append(had[w], max(price.Seconds((it.took+x)*fits[w].Of(float64(batch))/fits[w].Took(float64(it.samples), it.parts)), 1))
 			begins[w] = append(begins[w], it.began)
 		}
 		if len(its) == 0 {
