@@ -105,7 +105,8 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	// Workers that share full processors are slow in turn: only one that stays slow is a reason to leave SSGD.
 	crowded := c.Full()
 	shared := crowded && (c.suspect.worker < 0 || at-c.suspect.since < persists)
-	if shared && c.current.plan.Equal(ssgd) {
+	linked := c.obs.linkBound() // a processor that is waited for is not what exchanges take
+	if shared && !linked && c.current.plan.Equal(ssgd) {
 		c.current.wants = 0
 		return price.Decision{}, false
 	}
@@ -115,6 +116,9 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 		if few = c.glimpsed(); few == nil {
 			return price.Decision{}, false
 		}
+	}
+	if shared && linked && c.current.plan.Equal(ssgd) {
+		few = stepping
 	}
 	home, err := price.Over(ssgd, h, f)
 	if err != nil {
@@ -146,7 +150,7 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 		}
 		// On full processors times under one plan do not predict those under another: a plan that has not disappointed
 		// stays.
-		if !best.Plan.Equal(ssgd) && (shared || crowded && !c.current.plan.Equal(ssgd) && !c.current.fled) {
+		if !best.Plan.Equal(ssgd) && !(linked && best.Plan.Local > 0) && (shared || crowded && !c.current.plan.Equal(ssgd) && !c.current.fled) {
 			c.current.wants = 0
 			return price.Decision{}, false
 		}
@@ -379,7 +383,7 @@ func (c *Controller) choose(at time.Duration, h price.History, f price.Forecast,
 	lasts := sure && (c.cfg.Ring || c.suspect.worker >= 0 && at-c.suspect.since >= c.dwell(f.Times[c.suspect.worker]))
 	// On full hosts a push may only wait for a processor. Computing waits for one as well, so that it does not explain
 	// exchanges that take many times as long.
-	waits := c.current.plan.Local == 0 && c.obs.crowded(1)
+	waits := c.current.plan.Local == 0 && c.obs.crowded(1) && !c.obs.linkBound()
 	tried := map[string]int{}
 	left := 40
 	if len(h) > price.Exhaustive {

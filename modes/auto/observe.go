@@ -57,6 +57,7 @@ type watched struct {
 	parts    ring   // in which these were computed
 	begins   ring   // when they began, seconds
 	busy     ring   // fraction of its host's processors that was busy during them, and during the first one; 0: unknown
+	link     ring   // fraction of the exchange that the link alone takes, from the rate at which it carries; 0: unknown
 	seen     int64  // valid records
 	bad      int    // invalid records in a row
 	why      string // what was wrong with the last invalid record
@@ -187,6 +188,7 @@ func (c *Controller) Observe(r star.Record) {
 			busy = 0
 		}
 		w.busy.add(busy)
+		w.link.add(linkShare(&r))
 		if c.loss.observe(r.Loss, c.obs.living()); c.loss.grows() && !c.current.plan.Equal(modes.SSGD(len(c.obs.workers))) {
 			c.last.doubt = true
 		}
@@ -333,6 +335,30 @@ func (obs *observations) obvious(f price.Forecast) bool {
 		}
 	}
 	return false
+}
+
+// linkShare is the part of the exchange of r that its bytes need on the link, in both directions, at the rate at which
+// the kernel has seen it carry what was sent. 0: unknown.
+func linkShare(r *star.Record) float64 {
+	rate, ok := r.Telemetry.Get(star.LinkRate)
+	took := (r.Push + r.Transit + r.Pull).Seconds()
+	if !ok || !(rate > 0) || !(took > 0) {
+		return 0
+	}
+	return (r.NetOut + r.NetIn) / rate / took
+}
+
+// linkBound reports whether links explain the exchanges of most workers, and not processors that they wait for: their
+// bytes need at least half of the time. Behind 20 Mbit/s it was all of it or more, over loopback on full processors a
+// thirtieth to a fourth.
+func (obs *observations) linkBound() bool {
+	var shares []float64
+	for i := range obs.workers {
+		if w := &obs.workers[i]; !w.gone && w.seen >= needed {
+			shares = append(shares, median(w.link.vals))
+		}
+	}
+	return 2*len(shares) >= obs.living() && median(shares) >= 0.5
 }
 
 // crowded reports whether the processors of most workers' hosts are full ([star.FullHost]), over the

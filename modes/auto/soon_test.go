@@ -1077,3 +1077,48 @@ func TestEscapeInTheSecondRoundOfARing(t *testing.T) {
 		}
 	}
 }
+
+// On full processors SSGD is left for local or outer steps if the links explain what exchanges take, as the kernel has
+// seen them, and not if a processor was waited for, or nothing is known of links.
+func TestSlowLinksOfFullHosts(t *testing.T) {
+	const n, ms = 4, time.Millisecond
+	for _, c := range []struct {
+		name string
+		rate float64 // bytes per second, of 1 MB in each direction in 400 ms
+		want string
+	}{
+		{"a slow link", 5e6, "local"},
+		{"a processor", 5e8, ""},
+		{"unknown", 0, ""},
+	} {
+		k, err := New(Config{Workers: n, Batch: 16, Queue: QueueParts, Local: MostLocal, Outer: MostOuter}, modes.SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, got := time.Duration(0), ""
+		for step := range int64(30) {
+			for w := range star.Worker(n) {
+				r := star.Record{Worker: w, Step: step, Basis: step, Compute: 50 * ms, Push: ms, Transit: 199 * ms, Pull: 200 * ms, Samples: 16, NetOut: 1e6, NetIn: 1e6}
+				if step == 0 { // it has the parameters, and is not measured to the end
+					r.Transit, r.Pull = 0, 0
+				}
+				r.Telemetry.Set(star.HostCPU, 0.95)
+				if c.rate > 0 {
+					r.Telemetry.Set(star.LinkRate, c.rate)
+				}
+				k.Observe(r)
+			}
+			at += 450 * ms
+			k.Fired(at, []star.Worker{0, 1, 2, 3}, n*16)
+			if d, change := k.Decide(at); change {
+				if got = "another"; d.Plan.Local > 0 {
+					got = "local"
+				}
+				break
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
