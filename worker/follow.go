@@ -112,8 +112,8 @@ func (w *worker) recalled(ctx context.Context) (*train.Experience, error) {
 	return experienceOf(got), nil
 }
 
-// ownState returns the state of this worker's own optimizer, if its local steps are for outer steps: the job's optimizer
-// makes none.
+// ownState returns the state of this worker's own optimizer, if its local steps are for outer steps: the job's
+// optimizer makes none.
 func (w *worker) ownState() (st optim.State, ok bool) {
 	if w.stride == nil || !w.outer {
 		return st, false
