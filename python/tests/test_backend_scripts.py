@@ -26,12 +26,14 @@ def names() -> List[str]:
 
 @pytest.fixture(scope="module")
 def results(star: str) -> Dict[str, Any]:
-    env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", STAR_AGENT=star)
+    env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", STAR_AGENT=star, PYTHONFAULTHANDLER="1")
     if not os.environ.get("STAR_TEST_INSTALLED"):
         env["PYTHONPATH"] = str(ROOT / "python")
     done = subprocess.run([python(), str(SCRIPTS), "gloo,star"], env=env, capture_output=True, timeout=2 * PATIENCE, text=True)
     assert done.returncode == 0, done.stderr
-    return {r["name"]: r["ranks"] for r in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))}
+    said: Dict[str, Any] = {r["name"]: r["ranks"] for r in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))}
+    said[""] = done.stderr[-20_000:]  # where a rank was that a signal has ended
+    return said
 
 
 @pytest.mark.parametrize("name", names())
@@ -39,5 +41,5 @@ def test_like_gloo(results: Dict[str, Any], name: str) -> None:
     gloo, star = results[name]["gloo"], results[name]["star"]
     for rank, (want, got) in enumerate(zip(gloo, star)):
         assert not isinstance(want, str), "rank %d over Gloo: %s" % (rank, want)
-        assert not isinstance(got, str), "rank %d over star: %s" % (rank, got)
+        assert not isinstance(got, str), "rank %d over star: %s\n%s" % (rank, got, results[""])
         assert got == pytest.approx(want, rel=1e-6), "rank %d" % rank
