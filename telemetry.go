@@ -46,6 +46,8 @@ const (
 	SlowProcess     // the number of the one that took the longest for this gradient, without its waits for the others
 	SlowProcessTime // seconds that it took
 	OtherProcesses  // seconds that the others took, their median
+	// seconds since the worker's last record in which something was on its way to the shards, and they had room for it
+	LinkBusy
 	NumMetrics
 )
 
@@ -59,7 +61,7 @@ var metricNames = [NumMetrics]string{
 	"gpu_use", "gpu_memory", "gpu_power", "gpu_power_cap", "gpu_clock", "gpu_clock_max", "gpu_mem_clock", "gpu_temp",
 	"gpu_throttle", "gpu_link_in", "gpu_link_out", "gpu_link_share",
 	"paused", "grad_change", "far_in", "far_out", "link_rate", "parts",
-	"processes", "slow_process", "slow_process_time", "other_processes",
+	"processes", "slow_process", "slow_process_time", "other_processes", "link_busy",
 }
 
 // String is the metric's name in the run log.

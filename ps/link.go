@@ -149,6 +149,9 @@ type peer struct {
 	// pack belongs to the writer during a Push, else to the Link.
 	pack *packer
 
+	// sending is transport.SendingTime at the last call of SendingTime.
+	sending time.Duration
+
 	// Of a measured push: before is the shard's clock in ns when it read the
 	// Ping before it; the reader's. passed is how much later it read the Ping
 	// behind it, in ns, or -1 if that was not measured. size is the payload's;
@@ -367,6 +370,19 @@ func (l *Link) Traffic() (sent, received int64) {
 		sent, received = sent+s, received+r
 	}
 	return sent, received
+}
+
+// SendingTime returns for how long, since the last call, something was on its
+// way to the shard for which that was the longest (transport.SendingTime).
+func (l *Link) SendingTime() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	longest := time.Duration(0)
+	for _, p := range l.peers {
+		now := transport.SendingTime(p.conn)
+		longest, p.sending = max(longest, now-p.sending), now
+	}
+	return longest
 }
 
 // DeliveryRate returns the highest rate, in bytes per second, at which the

@@ -22,3 +22,5 @@ func retransmit(*net.TCPConn) {}
 func userTimeout(*net.TCPConn, time.Duration) error { return nil }
 
 func deliveryRate(*net.TCPConn) float64 { return 0 }
+
+func sendingTime(*net.TCPConn) time.Duration { return 0 }

@@ -51,6 +51,18 @@ func tcpOf(nc net.Conn) *net.TCPConn {
 	return tcp
 }
 
+// SendingTime returns for how long, so far, something that was sent was on its way, and the receiver
+// had room for it: on a slow link as long as the link needed, however much the sockets have buffered.
+// 0: unknown, or less than the kernel's clock shows; it is known on Linux, over TCP.
+func SendingTime(c Conn) time.Duration {
+	if w, ok := c.(*netConn); ok {
+		if tcp := tcpOf(w.nc); tcp != nil {
+			return sendingTime(tcp)
+		}
+	}
+	return 0
+}
+
 // DeliveryRate returns how fast, in bytes per second, the kernel has seen sent bytes arrive at the
 // other host: over a round trip, and only while there was something to send. So it is the capacity
 // of the path, not its use. 0: unknown; it is known on Linux, over TCP.

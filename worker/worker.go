@@ -529,6 +529,9 @@ func (w *worker) arrive(rec *star.Record) error {
 		if v := w.link.DeliveryRate(); v > 0 {
 			rec.Telemetry.Set(star.LinkRate, v)
 		}
+		if d := w.link.SendingTime(); d > 0 {
+			rec.Telemetry.Set(star.LinkBusy, d.Seconds())
+		}
 	}
 	w.far(rec)
 	w.observe(rec)

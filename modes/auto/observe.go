@@ -57,7 +57,7 @@ type watched struct {
 	parts    ring   // in which these were computed
 	begins   ring   // when they began, seconds
 	busy     ring   // fraction of its host's processors that was busy during them, and during the first one; 0: unknown
-	link     ring   // fraction of the exchange that the link alone takes, from the rate at which it carries; 0: unknown
+	link     ring   // fraction of the exchange that the link alone takes; 0: unknown
 	seen     int64  // valid records
 	bad      int    // invalid records in a row
 	why      string // what was wrong with the last invalid record
@@ -114,7 +114,7 @@ func (w *watched) shift(t, samples float64) {
 			keep, w.leveled = leapt-1, w.released
 		}
 		w.far, w.leaps = 0, 0
-		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins} {
+		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins, &w.link} {
 			r.keep(keep)
 		}
 	}
@@ -337,15 +337,15 @@ func (obs *observations) obvious(f price.Forecast) bool {
 	return false
 }
 
-// linkShare is the part of the exchange of r that its bytes need on the link, in both directions, at the rate at which
-// the kernel has seen it carry what was sent. 0: unknown.
+// linkShare is the part of the exchange of r that its bytes need on the link, in both directions, if what comes needs
+// as long for a byte as what was sent. 0: unknown.
 func linkShare(r *star.Record) float64 {
-	rate, ok := r.Telemetry.Get(star.LinkRate)
+	busy, ok := r.Telemetry.Get(star.LinkBusy)
 	took := (r.Push + r.Transit + r.Pull).Seconds()
-	if !ok || !(rate > 0) || !(took > 0) {
+	if !ok || !(busy > 0) || !(r.NetOut > 0) || !(took > 0) {
 		return 0
 	}
-	return (r.NetOut + r.NetIn) / rate / took
+	return busy * (1 + r.NetIn/r.NetOut) / took
 }
 
 // linkBound reports whether links explain the exchanges of most workers, and not processors that they wait for: their

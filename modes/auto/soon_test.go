@@ -1084,11 +1084,11 @@ func TestSlowLinksOfFullHosts(t *testing.T) {
 	const n, ms = 4, time.Millisecond
 	for _, c := range []struct {
 		name string
-		rate float64 // bytes per second, of 1 MB in each direction in 400 ms
+		busy float64 // seconds in which something was on its way, of 1 MB in each direction in 400 ms
 		want string
 	}{
-		{"a slow link", 5e6, "local"},
-		{"a processor", 5e8, ""},
+		{"a slow link", 0.2, "local"},
+		{"a processor", 0.004, ""},
 		{"unknown", 0, ""},
 	} {
 		k, err := New(Config{Workers: n, Batch: 16, Queue: QueueParts, Local: MostLocal, Outer: MostOuter}, modes.SSGD(n))
@@ -1103,8 +1103,8 @@ func TestSlowLinksOfFullHosts(t *testing.T) {
 					r.Transit, r.Pull = 0, 0
 				}
 				r.Telemetry.Set(star.HostCPU, 0.95)
-				if c.rate > 0 {
-					r.Telemetry.Set(star.LinkRate, c.rate)
+				if c.busy > 0 {
+					r.Telemetry.Set(star.LinkBusy, c.busy)
 				}
 				k.Observe(r)
 			}

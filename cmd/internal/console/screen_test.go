@@ -59,7 +59,7 @@ func TestExtremesShow(t *testing.T) {
 	}
 }
 
-// What holds up all workers has a line of the table, and a part of the plain line; a hang is none of slowness.
+// What holds up all workers has a line of the table, and a part of the plain line; a hang is not called slow.
 func TestSlownessOfAllShows(t *testing.T) {
 	for slowdown, want := range map[string]string{"all workers 2.0x slow": "  SLOW all workers 2.0x slow", "hang: 1 of 2 ranks waits": "  HANG 1 of 2 ranks waits"} {
 		st := coord.Status{Phase: "training", Mode: "ssgd", Workers: make([]coord.WorkerStatus, 2), Slowdown: slowdown}
