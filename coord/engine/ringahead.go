@@ -46,7 +46,7 @@ func (r *Ring) lookAhead(f *formation) bool {
 			r.scheduler.redo = append(ahead.spans, r.scheduler.redo...)
 			return false
 		}
-		ahead.spans, ahead.steps = append(ahead.spans, s), append(ahead.steps, steps)
+		ahead.spans, ahead.steps = append(ahead.spans, s), append(ahead.steps, r.stepsIn(w, steps, s))
 	}
 	r.ahead = ahead
 	return true

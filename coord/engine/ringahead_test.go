@@ -66,7 +66,7 @@ func TestRingFragments(t *testing.T) {
 	// Too few samples are left for a batch ahead of each member.
 	expect(made(3), "0@4:80+10/2·20, 1@4:90+10/2·20")
 	generation = 2
-	expect(made(4), "0@5:100+5/2·5, 1@5:0+0/2·5")
+	expect(made(4), "0@5:100+5/1·5, 1@5:0+0/1·5")
 	made(5)
 	if made(6); !r.Drained() || r.used != 105 {
 		t.Errorf("%d samples applied", r.used)

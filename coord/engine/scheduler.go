@@ -297,6 +297,13 @@ func (l *scheduler) localSteps(w star.Worker) (steps int, outer string) {
 	return modes.StepsOf(steps, time(w), fastest), l.outer
 }
 
+// stepsIn is how many of a worker's local steps a batch is enough for, each with up to its share: one that others have
+// left may have few samples, and a step of a few samples is as long as one of a whole share.
+func (l *scheduler) stepsIn(w star.Worker, steps int, s Span) int {
+	share := max(1, l.plan.Share(w, l.batch))
+	return min(steps, max(1, (s.Count+share-1)/share))
+}
+
 // lacking lists the shards that do not hold the present gradient.
 func (a *workerState) lacking() []int {
 	var at []int

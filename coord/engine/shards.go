@@ -158,14 +158,6 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	if a.ahead = (Span{}); early.Count > 0 { // it may have computed that batch already
 		a.local, a.outer = a.aheadLocal, a.aheadOuter
 	}
-	// One local step is a gradient. With follow the worker is still released with one local step, so that it
-	// keeps the parameters that the local steps of a later plan start from.
-	local := a.local
-	if l.strides && local <= 1 && a.outer == "" {
-		if a.local, local = 0, 0; l.follow {
-			local = 1
-		}
-	}
 	a.more, a.part, a.done, a.told = nil, 0, 0, false
 	// A lease may have several pieces, because samples of redo need not be adjacent.
 	var next Span
@@ -174,6 +166,7 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 		next, ok = early, true
 	} else if l.plan.Queue == 0 {
 		next, ok = l.take(l.plan.Share(w, l.batch) * max(1, a.local))
+		a.local = l.stepsIn(w, a.local, next)
 	} else if pieces := l.lease(l.allowances(w)); len(pieces) > 0 {
 		next, ok = Span(pieces[0]), true
 		a.more, a.part = pieces[1:], l.plan.Part(w, l.batch)
@@ -182,6 +175,14 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	if !ok {
 		a.parked, l.parking = true, true
 		return wire.Release{}, false
+	}
+	// One local step is a gradient. With follow the worker is still released with one local step, so that it
+	// keeps the parameters that the local steps of a later plan start from.
+	local := a.local
+	if l.strides && local <= 1 && a.outer == "" {
+		if a.local, local = 0, 0; l.follow {
+			local = 1
+		}
 	}
 	a.parked = false
 	a.start, a.count, a.read = next.Start, next.Count, l.used
@@ -204,6 +205,7 @@ func (l *Shards) lookAhead(w star.Worker, r *wire.Release) {
 		a.ahead = Span{}
 		return
 	}
+	a.aheadLocal = l.stepsIn(w, a.aheadLocal, a.ahead)
 	r.Ahead, r.AheadLocal = []wire.Piece{wire.Piece(a.ahead)}, a.aheadLocal
 	// By version, so that all workers of an update exchange the same fragment.
 	a.fragment = fragment{l.plan.Fragments, int(r.Version % int64(l.plan.Fragments))}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -182,6 +183,24 @@ func TestWeightsOfSteps(t *testing.T) {
 	step(0, 1, 7) // released with parts
 	if p := l.plan; p.Micro != 0 || p.ComputeDeadline != time.Duration(0) {
 		t.Errorf("plan %v", p)
+	}
+}
+
+// A batch that others have left has as many local steps as it is enough for, so that no step is made with a few samples
+// at the rate of a whole mini-batch.
+func TestStepsOfSmallBatches(t *testing.T) {
+	p, err := modes.Parse("ssgd local=4 outer=nesterov fragments=2", 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	redo := []Span{{0, 3}, {3, 17}, {20, 10}, {30, 11}}
+	want := []string{"0+3 in 1 ahead 3+17 in 2", "20+10 in 1 ahead 30+11 in 2", "50+20 in 2 ahead 70+20 in 2"}
+	l := NewShards(Config{Plan: p, Workers: 3, Batch: 10, Limit: 1000, From: Progress{Samples: 9, Cursor: 50, Redo: redo}})
+	for i, r := range l.Begin(nil)[0].Releases {
+		got := fmt.Sprintf("%d+%d in %d ahead %d+%d in %d", r.Start, r.Count, r.Local, r.Ahead[0].Start, r.Ahead[0].Count, r.AheadLocal)
+		if got != want[i] {
+			t.Errorf("worker %d: %s, want %s", i, got, want[i])
+		}
 	}
 }
 
