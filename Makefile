@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short: without the tests of whole jobs
 # make ci      all of it, as the robot does
-.PHONY: lint all test race fuzz attack soak replicas bench golden freeze ci clean star-bucket wheel release modpath python torch2 peers jax image manifests e2e-slurm e2e-k8s
+.PHONY: lint all test race fuzz attack soak replicas wan bench golden freeze ci clean star-bucket wheel release modpath python torch2 peers jax image manifests e2e-slurm e2e-k8s
 all:
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
@@ -23,6 +23,15 @@ soak:
 replicas:
 	go build -trimpath -o bin/star ./cmd/star
 	bench/replicas.py --star bin/star
+# Slow links in real processes, as root: the Transformer of star bench tta --tasks lm, and one of 10.7 million parameters in PyTorch. TEXT is what they learn,
+# PYTHON has torch; MODES are what they run (bench/wan.sh). Hours.
+TEXT = docs/modes.md
+PYTHON = python3
+MODES = auto 'ssgd local=32 outer=nesterov(0.5,0.7)' 'ssgd local=32 steps=speed outer=nesterov(0.5,0.7) fragments=8'
+wan:
+	go build -trimpath -o bin/star ./cmd/star
+	STAR=bin/star SEEDS=3 MODEL=transformer:layers=4,heads=4,width=160,ff=640 DATA=chars:$(TEXT),window=32 BATCH=4 OPTIMIZER='adam --lr 0.004' SAMPLES=16000 STEP=100 bench/wan.sh $(MODES)
+	STAR=bin/star STEP=100 PYTHONPATH=python COMMAND='$(PYTHON) examples/pytorch/chars.py --text $(TEXT) --width 384 --layers 6 --batch-size 4' bench/wan.sh $(MODES)
 bench:
 	go test -run '^$$' -bench . -count 5 ./modes ./internal/exactsum ./transport ./ps ./internal/kernel ./train/...
 golden:

@@ -374,15 +374,15 @@ func (l *Link) Traffic() (sent, received int64) {
 
 // SendingTime returns for how long, since the last call, something was on its
 // way to the shard for which that was the longest (transport.SendingTime).
-func (l *Link) SendingTime() time.Duration {
+func (l *Link) SendingTime() (longest time.Duration, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	longest := time.Duration(0)
 	for _, p := range l.peers {
-		now := transport.SendingTime(p.conn)
-		longest, p.sending = max(longest, now-p.sending), now
+		if now, ok := transport.SendingTime(p.conn); ok {
+			longest, known, p.sending = max(longest, now-p.sending), true, now
+		}
 	}
-	return longest
+	return longest, known
 }
 
 // DeliveryRate returns the highest rate, in bytes per second, at which the

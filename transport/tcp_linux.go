@@ -86,24 +86,24 @@ func userTimeout(c *net.TCPConn, d time.Duration) error {
 // deliveryRate asks the kernel (tcp_rate.c: the last sample that was not limited by the sender, or
 // a higher one that was).
 func deliveryRate(c *net.TCPConn) float64 {
-	info := tcpInfo(c)
+	info, _ := tcpInfo(c)
 	return float64(info.Delivery_rate)
 }
 
-// sendingTime asks the kernel (tcp.c, chronographs), which counts in units of some milliseconds.
-func sendingTime(c *net.TCPConn) time.Duration {
-	info := tcpInfo(c)
-	return time.Duration(info.Busy_time-info.Rwnd_limited) * time.Microsecond
+// sendingTime asks the kernel (tcp.c, chronographs).
+func sendingTime(c *net.TCPConn) (time.Duration, bool) {
+	info, ok := tcpInfo(c)
+	return time.Duration(info.Busy_time-info.Rwnd_limited) * time.Microsecond, ok
 }
 
-// tcpInfo is what the kernel knows of a connection; the zero value after an error.
-func tcpInfo(c *net.TCPConn) (info unix.TCPInfo) {
+// tcpInfo is what the kernel knows of a connection; false after an error.
+func tcpInfo(c *net.TCPConn) (info unix.TCPInfo, ok bool) {
 	if rc, err := c.SyscallConn(); err == nil {
 		_ = rc.Control(func(fd uintptr) {
 			if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-				info = *i
+				info, ok = *i, true
 			}
 		})
 	}
-	return info
+	return info, ok
 }

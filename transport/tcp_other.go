@@ -23,4 +23,4 @@ func userTimeout(*net.TCPConn, time.Duration) error { return nil }
 
 func deliveryRate(*net.TCPConn) float64 { return 0 }
 
-func sendingTime(*net.TCPConn) time.Duration { return 0 }
+func sendingTime(*net.TCPConn) (time.Duration, bool) { return 0, false }

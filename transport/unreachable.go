@@ -53,14 +53,14 @@ func tcpOf(nc net.Conn) *net.TCPConn {
 
 // SendingTime returns for how long, so far, something that was sent was on its way, and the receiver
 // had room for it: on a slow link as long as the link needed, however much the sockets have buffered.
-// 0: unknown, or less than the kernel's clock shows; it is known on Linux, over TCP.
-func SendingTime(c Conn) time.Duration {
+// The kernel's clock has ticks of some milliseconds. It is known on Linux, over TCP.
+func SendingTime(c Conn) (d time.Duration, known bool) {
 	if w, ok := c.(*netConn); ok {
 		if tcp := tcpOf(w.nc); tcp != nil {
 			return sendingTime(tcp)
 		}
 	}
-	return 0
+	return 0, false
 }
 
 // DeliveryRate returns how fast, in bytes per second, the kernel has seen sent bytes arrive at the

@@ -529,7 +529,7 @@ func (w *worker) arrive(rec *star.Record) error {
 		if v := w.link.DeliveryRate(); v > 0 {
 			rec.Telemetry.Set(star.LinkRate, v)
 		}
-		if d := w.link.SendingTime(); d > 0 {
+		if d, known := w.link.SendingTime(); known {
 			rec.Telemetry.Set(star.LinkBusy, d.Seconds())
 		}
 	}

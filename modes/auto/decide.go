@@ -149,8 +149,9 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 			return price.Decision{}, false
 		}
 		// On full processors times under one plan do not predict those under another: a plan that has not disappointed
-		// stays.
-		if !best.Plan.Equal(ssgd) && !(linked && best.Plan.Local > 0) && (shared || crowded && !c.current.plan.Equal(ssgd) && !c.current.fled) {
+		// stays. Local steps do not once the links that they are for have recovered.
+		stays := crowded && !c.current.plan.Equal(ssgd) && !c.current.fled && (linked || c.current.plan.Local == 0)
+		if !best.Plan.Equal(ssgd) && !(linked && best.Plan.Local > 0) && (shared || stays) {
 			c.current.wants = 0
 			return price.Decision{}, false
 		}
@@ -172,7 +173,9 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	}
 	confirm := c.cfg.Confirm
 	// The gradients of a queue are those of SSGD, also if it was chosen blind: only for local steps it is left at once.
-	free := c.current.fled && (c.current.plan.Queue == 0 || best.Plan.Local > 0)
+	free := c.current.fled && (c.current.plan.Queue == 0 || best.Plan.Local > 0) || best.Plan.Local > 0 && c.current.plan.Local == 0 && c.slowed()
+	// Exchanges have become short: the reason for local steps is gone.
+	free = free || c.current.plan.Local > 0 && best.Plan.Local == 0 && !f.ExchangeDominates()
 	gain := 1 - best.Cost.Seconds()/present.Cost.Seconds()
 	if !sure && !free && gain < clear {
 		return price.Decision{}, false
@@ -471,6 +474,9 @@ var stepping = []string{price.KindLocal, price.KindOuter}
 // SSGD, so that little is lost where it brings nothing.
 func (c *Controller) glimpsed() []string {
 	if !c.current.fled && !c.current.plan.Equal(modes.SSGD(len(c.obs.workers))) {
+		if c.slowed() {
+			return stepping
+		}
 		return nil
 	}
 	twice := 0

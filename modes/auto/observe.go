@@ -57,7 +57,8 @@ type watched struct {
 	parts    ring   // in which these were computed
 	begins   ring   // when they began, seconds
 	busy     ring   // fraction of its host's processors that was busy during them, and during the first one; 0: unknown
-	link     ring   // fraction of the exchange that the link alone takes; 0: unknown
+	exchange ring   // seconds of the same iterations, and during the first one
+	link     ring   // of them the seconds that the link alone took; 0: unknown
 	seen     int64  // valid records
 	bad      int    // invalid records in a row
 	why      string // what was wrong with the last invalid record
@@ -114,7 +115,7 @@ func (w *watched) shift(t, samples float64) {
 			keep, w.leveled = leapt-1, w.released
 		}
 		w.far, w.leaps = 0, 0
-		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins, &w.link} {
+		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.parts, &w.begins, &w.exchange, &w.link} {
 			r.keep(keep)
 		}
 	}
@@ -135,6 +136,19 @@ func (obs *observations) breaking() bool {
 		}
 	}
 	return false
+}
+
+// slowed reports whether most workers have reached a new level since the present plan was chosen, or in two iterations
+// before. What slows all of them, such as their links, is seen of one first, so that the plan may have been chosen
+// against a worker that is as fast as the others.
+func (c *Controller) slowed() bool {
+	n := 0
+	for i := range c.obs.workers {
+		if w := &c.obs.workers[i]; !w.gone && w.leveled > max(c.current.since-2*c.current.pace, 0) {
+			n++
+		}
+	}
+	return 2*n > c.obs.living()
 }
 
 // living is the number of live workers, at least one.
@@ -172,7 +186,11 @@ func (c *Controller) Observe(r star.Record) {
 		c.obs.meeting.came(&r, c.obs.living()-len(riders))
 	}
 	if w.pulled > 1 { // r has the exchange of a fragment: as if it had been that of all parameters
-		t += time.Duration(w.pulled-1) * (t - r.Load - r.Compute)
+		took := t - r.Load - r.Compute
+		if link, known := linkTime(&r); known { // waits for a processor are as long for all of them
+			took = min(took, price.Seconds(link))
+		}
+		t += time.Duration(w.pulled-1) * took
 	}
 	switch {
 	case r.Load < 0 || r.Compute < 0 || r.Push < 0 || r.Pull < 0 || r.Injected < 0:
@@ -188,7 +206,9 @@ func (c *Controller) Observe(r star.Record) {
 			busy = 0
 		}
 		w.busy.add(busy)
-		w.link.add(linkShare(&r))
+		link, _ := linkTime(&r)
+		w.link.add(link)
+		w.exchange.add((r.Push + r.Transit + r.Pull).Seconds())
 		if c.loss.observe(r.Loss, c.obs.living()); c.loss.grows() && !c.current.plan.Equal(modes.SSGD(len(c.obs.workers))) {
 			c.last.doubt = true
 		}
@@ -337,28 +357,35 @@ func (obs *observations) obvious(f price.Forecast) bool {
 	return false
 }
 
-// linkShare is the part of the exchange of r that its bytes need on the link, in both directions, if what comes needs
-// as long for a byte as what was sent. 0: unknown.
-func linkShare(r *star.Record) float64 {
+// linkTime is the seconds that the bytes of r needed on the link, in both directions, if what comes needs as long for a
+// byte as what was sent.
+func linkTime(r *star.Record) (seconds float64, known bool) {
 	busy, ok := r.Telemetry.Get(star.LinkBusy)
-	took := (r.Push + r.Transit + r.Pull).Seconds()
-	if !ok || !(busy > 0) || !(r.NetOut > 0) || !(took > 0) {
-		return 0
+	if !ok || !(busy >= 0) || !(r.NetOut > 0) || !(r.NetIn >= 0) {
+		return 0, false
 	}
-	return busy * (1 + r.NetIn/r.NetOut) / took
+	return busy * (1 + r.NetIn/r.NetOut), true
 }
 
-// linkBound reports whether links explain the exchanges of most workers, and not processors that they wait for: their
-// bytes need at least half of the time. Behind 20 Mbit/s it was all of it or more, over loopback on full processors a
-// thirtieth to a fourth.
+// linkBound reports whether links explain the exchanges of most workers, and not processors that they wait for: they
+// need at least three quarters of the time. The kernel's clock has ticks of some milliseconds, so the sums of many
+// exchanges are compared. Behind 20 Mbit/s links are all of it, and over loopback on full processors at most 0.57.
 func (obs *observations) linkBound() bool {
-	var shares []float64
+	bound := 0
 	for i := range obs.workers {
-		if w := &obs.workers[i]; !w.gone && w.seen >= needed {
-			shares = append(shares, median(w.link.vals))
+		w := &obs.workers[i]
+		if w.gone || w.seen < needed {
+			continue
+		}
+		took, link := 0.0, 0.0
+		for k, t := range w.exchange.vals {
+			took, link = took+t, link+w.link.vals[k]
+		}
+		if link >= 0.75*took && link > 0 {
+			bound++
 		}
 	}
-	return 2*len(shares) >= obs.living() && median(shares) >= 0.5
+	return 2*bound >= obs.living()
 }
 
 // crowded reports whether the processors of most workers' hosts are full ([star.FullHost]), over the

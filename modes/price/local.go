@@ -125,6 +125,18 @@ func (q *problem) playLocal(p modes.Plan, rounds int, times func(i int, w star.W
 	return out
 }
 
+// ExchangeDominates reports whether the part of iterations that does not depend on their samples is the larger one, so
+// that local steps are candidates.
+func (f *Forecast) ExchangeDominates() bool {
+	exchange, whole := 0.0, 0.0
+	for i, fit := range f.Fits {
+		if t := f.Times[i]; t > 0 {
+			exchange, whole = exchange+fit.Fixed, whole+t.Seconds()
+		}
+	}
+	return exchange >= dominates*whole
+}
+
 // local prices 2, 4, … local steps between two exchanges, if exchanges were measured and take most of an iteration, and
 // outer steps of 8, 16, … where they take nearly all of it.
 func (s *search) local() {
