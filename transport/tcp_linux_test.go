@@ -5,6 +5,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -82,5 +83,34 @@ func TestBufferSizes(t *testing.T) {
 		if got != 2*size { // Linux doubles it for its own bookkeeping: socket(7)
 			t.Errorf("%s buffer: %d, want %d", name, got, 2*size)
 		}
+	}
+}
+
+// A receiver that does not read is no link that is busy: what waits for it is not counted. Links of other kinds are not
+// known.
+func TestSendingTime(t *testing.T) {
+	near, _ := tcpPair(t, Config{})
+	c := &netConn{nc: near}
+	if d, known := SendingTime(c); !known || d < 0 {
+		t.Errorf("%v, %v", d, known)
+	}
+	var info unix.TCPInfo
+	for end := time.Now().Add(20 * time.Second); info.Rwnd_limited == 0; info, _ = tcpInfo(near.(*net.TCPConn)) {
+		near.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+		near.Write(make([]byte, 1<<24)) // until its buffers are full, and some ticks longer
+		if time.Now().After(end) {
+			t.Fatal("nobody reads, and nothing waits for it")
+		}
+	}
+	d, known := SendingTime(c)
+	after, _ := tcpInfo(near.(*net.TCPConn))
+	if most := time.Duration(after.Busy_time-info.Rwnd_limited) * time.Microsecond; !known || d > most {
+		t.Errorf("%v, %v, of %d µs, and %d or more of them were waits for the receiver", d, known, after.Busy_time, info.Rwnd_limited)
+	}
+	pipe, other := net.Pipe()
+	defer pipe.Close()
+	defer other.Close()
+	if d, known := SendingTime(&netConn{nc: pipe}); known || d != 0 {
+		t.Errorf("a pipe: %v, %v", d, known)
 	}
 }

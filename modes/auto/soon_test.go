@@ -1122,3 +1122,94 @@ func TestSlowLinksOfFullHosts(t *testing.T) {
 		}
 	}
 }
+
+// Local steps follow without a dwell on a plan that was chosen as links fell, and others follow on them when links have
+// recovered: in a few rounds of those that there are then, after many changes, too.
+func TestLinksThatFallAndRecover(t *testing.T) {
+	const n, ms = 4, time.Millisecond
+	k, err := New(Config{Workers: n, Batch: 16, Queue: QueueParts, Local: MostLocal, Outer: MostOuter}, modes.SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, step := time.Duration(0), int64(0)
+	round := func(exchange time.Duration) (modes.Plan, bool) {
+		at += 120*ms + exchange
+		for w := range star.Worker(n) {
+			steps := max(1, k.current.plan.Local)
+			r := star.Record{Worker: w, Step: step, Basis: step, Compute: 35 * ms, Push: ms, Transit: exchange / 2, Pull: exchange/2 - ms, Samples: 16 * steps, NetOut: 1e6, NetIn: 1e6}
+			if w == 3 {
+				r.Compute = 105 * ms
+			}
+			r.Compute *= time.Duration(steps)
+			k.Observe(r)
+		}
+		step++
+		k.Fired(at, []star.Worker{0, 1, 2, 3}, n*16)
+		d, change := k.Decide(at)
+		return d.Plan, change
+	}
+	changed := func(p modes.Plan) { // by the last of many changes, against a worker that seemed to take 2.8 s
+		k.Installed(at, p)
+		k.current.pace, k.current.recent = 2800*ms, slower
+	}
+	rounds := func(exchange time.Duration, local bool) int {
+		for i := range 40 {
+			if p, change := round(exchange); change && (p.Local > 0) == local {
+				return i + 1
+			}
+		}
+		return 0
+	}
+	for range 10 {
+		round(10 * ms)
+	}
+	changed(modes.XOrder(n, 2))
+	for range 20 {
+		if p, change := round(10 * ms); change {
+			t.Fatalf("%v on fast links, before the dwell is over", p)
+		}
+	}
+	changed(modes.XOrder(n, 2))
+	if r := rounds(2700*ms, true); r == 0 || r > 6 {
+		t.Errorf("local steps after %d rounds on slow links", r)
+	}
+	changed(k.current.plan)
+	if r := rounds(10*ms, false); r == 0 || r > 10 {
+		t.Errorf("no local steps after %d rounds on fast links", r)
+	}
+}
+
+// What the exchange of a fragment takes on the link counts once for each fragment, and what else it takes once.
+func TestExchangeOfAFragment(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name string
+		busy float64 // seconds; negative: unknown
+		want float64
+	}{
+		{"a slow link", 0.01, 0.03 + 8*0.02},
+		{"a processor", 0.001, 0.03 + 0.02 + 7*0.002},
+		{"a link that is busy for longer than an exchange", 1, 0.03 + 8*0.02},
+		{"unknown", -1, 0.03 + 8*0.02},
+	} {
+		plan := modes.SSGD(2)
+		plan.Local, plan.Outer, plan.Fragments = 8, modes.Outer{Kind: "nesterov", Momentum: 0.5, Rate: 0.7}, 8
+		k, err := New(Config{Workers: 2, Batch: 16, Outer: MostOuter, Fragments: true}, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for step := range int64(6) {
+			for w := range star.Worker(2) {
+				r := star.Record{Worker: w, Step: step, Compute: 30 * ms, Transit: 10 * ms, Pull: 10 * ms, Samples: 16, NetOut: 1000, NetIn: 1000}
+				if c.busy >= 0 {
+					r.Telemetry.Set(star.LinkBusy, c.busy)
+				}
+				k.Observe(r)
+			}
+			k.Fired(time.Duration(step+1)*50*ms, []star.Worker{0, 1}, 32)
+		}
+		if got := median(k.obs.workers[1].times.vals); math.Abs(got-c.want) > 1e-6 {
+			t.Errorf("%s: %v s as if of all parameters, want %v", c.name, got, c.want)
+		}
+	}
+}
