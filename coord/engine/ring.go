@@ -609,7 +609,10 @@ func (r *Ring) grant(ahead int64) {
 			r.assign(w, s, r.next)
 			r.states[w].most = max(r.states[w].most, rd.whole(i))
 			steps, outer := r.localSteps(w)
-			if steps = r.stepsIn(w, steps, s); early != nil {
+			if outer != "" { // the members of a mean make as many steps, since each applies it at the rate of its own
+				steps = r.stepsIn(w, steps, s)
+			}
+			if early != nil {
 				steps, outer = early.steps[i], early.outer
 			}
 			m := wire.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: steps, Outer: outer, Micro: f.micro, Cap: f.cap}
