@@ -86,7 +86,7 @@ func TestBufferSizes(t *testing.T) {
 	}
 }
 
-// A receiver that does not read is no link that is busy: what waits for it is not counted. Links of other kinds are not
+// The time in which a receiver has no room is not counted. Connections of other kinds than TCP are not
 // known.
 func TestSendingTime(t *testing.T) {
 	near, _ := tcpPair(t, Config{})
@@ -99,7 +99,7 @@ func TestSendingTime(t *testing.T) {
 		near.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 		near.Write(make([]byte, 1<<24)) // until its buffers are full, and some ticks longer
 		if time.Now().After(end) {
-			t.Fatal("nobody reads, and nothing waits for it")
+			t.Fatal("the far end does not read, and the kernel counts no wait for it")
 		}
 	}
 	d, known := SendingTime(c)
