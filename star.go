@@ -27,8 +27,8 @@ type Record struct {
 	// there to the release; Pull is from the release to the last byte of the
 	// parameters. Wait and Pull belong to the iteration before, because they
 	// are not over yet when the record is sent. Where the worker computes while
-	// fragments travel, Wait is only what it has not computed in, and Pull may be
-	// longer than that.
+	// fragments travel, Wait is only what it has not computed in, and Pull, in an
+	// all-reduce Push, may be longer than that.
 	Compute, Load, Push, Wait, Pull time.Duration
 
 	// Transit is from the end of Push until every shard held the gradient, also of

@@ -160,6 +160,10 @@ func TestAllReduce(t *testing.T) {
 // Mixed sizes, types and operations one after the other: positions in the streams
 // must stay right whatever came before.
 func TestManyOperationsInARow(t *testing.T) {
+	rounds := 60
+	if testing.Short() {
+		rounds = 20
+	}
 	for k, kind := range slices.Concat(transports, transports) {
 		segment := 4096
 		if k >= len(transports) {
@@ -168,7 +172,7 @@ func TestManyOperationsInARow(t *testing.T) {
 		groups := form(t, 3, func(c *allreduce.Config) { c.Segment = segment; over(c, kind) })
 		err := firstOf(all(groups, func(g *allreduce.Group) error {
 			ctx := t.Context()
-			for i := range 60 {
+			for i := range rounds {
 				halves := make([]allreduce.Float16, 1+i*5003%200_001)
 				for j := range halves {
 					halves[j] = allreduce.ToFloat16(float32(g.Rank() + j%4))

@@ -3,8 +3,9 @@
 # direction (tc tbf), the fourth with three times the computing time of the others (each step sleeps for STEP ms, so that other programs on the machine
 # count little).
 #
-#	bench/wan.sh [MODE …]        STAR=star RATE=20mbit SAMPLES=6400 STEP=50 MODEL=mlp:hidden=1024 BATCH=16 DATA=digits:n=4000,test=500 OPTIMIZER="momentum --lr 0.02" SEEDS=1 FALL= COMMAND=
+#	bench/wan.sh [MODE …]        STAR=star ARCH=ps RATE=20mbit SAMPLES=6400 STEP=50 MODEL=mlp:hidden=1024 BATCH=16 DATA=digits:n=4000,test=500 OPTIMIZER="momentum --lr 0.02" SEEDS=1 FALL= COMMAND=
 #
+# With ARCH=allreduce the workers are the members of a ring, and the server only its coordinator.
 # With COMMAND each worker is that program (docs/python.md) instead of MODEL, DATA and OPTIMIZER.
 # With FALL="20 60" the links are slow only from 20 s to 60 s after the job has begun, and have no limit before and after.
 # A CSV line for each mode and seed: mode, seed, seconds, accuracy, loss, the modes that auto has taken; with FALL also after how many seconds, and updates,
@@ -46,11 +47,14 @@ fall() {
 	sleep $((to - from)) && fast_links && date +%s.%N
 }
 export STAR_TOKEN=wan
-common=(--http off --log-format json) rule=() command=()
+arch=${ARCH:-ps} common=(--http off --log-format json --arch "$arch") rule=() command=() servers=()
+[ "$arch" = allreduce ] || servers=(--servers 1)
 if [ -n "${COMMAND:-}" ]; then
 	read -ra command <<<"-- $COMMAND"
 else
-	read -ra rule <<<"--optimizer ${OPTIMIZER:-momentum --lr 0.02} --samples ${SAMPLES:-6400}"
+	read -ra rule <<<"--optimizer ${OPTIMIZER:-momentum --lr 0.02}"
+	[ "$arch" != allreduce ] || common+=("${rule[@]}") # members make the updates
+	rule+=(--samples "${SAMPLES:-6400}")
 	common+=(--dataset "${DATA:-digits:n=4000,test=500}" --model "${MODEL:-mlp:hidden=1024}" --batch "${BATCH:-16}")
 fi
 job() { # MODE SEED
@@ -61,7 +65,7 @@ job() { # MODE SEED
 		pids+=($!)
 	done
 	[ -z "${FALL:-}" ] || { fall "$dir/run.jsonl" >"$out/fall" & pids+=($!); }
-	ip netns exec "$tag"s "$star" ps --rank 0 --listen 10.81.0.1:7070 --servers 1 --workers 4 --join-timeout 5m --mode "$1" --seed "$2" "${rule[@]}" \
+	ip netns exec "$tag"s "$star" ps --rank 0 --listen 10.81.0.1:7070 "${servers[@]}" --workers 4 --join-timeout 5m --mode "$1" --seed "$2" "${rule[@]}" \
 		--eval-every 1000000 --json --out "$dir" "${common[@]}" >"$out/result" 2>"$out/err" || { tail -n 5 "$out/err" "$out"/w*.txt >&2; exit 1; }
 	wait "${pids[@]}"
 	/usr/bin/env python3 -c '

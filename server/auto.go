@@ -71,7 +71,7 @@ func newPilot(j *Config) (*pilot.Pilot, error) {
 		c.Local = auto.MostLocal
 	}
 	if process.MayOuter(&j.Job) == nil {
-		c.Outer, c.Fragments = auto.MostOuter, j.Arch != job.AllReduce
+		c.Outer = auto.MostOuter
 	}
 	switch j.Predictor {
 	case "", PredictorNone:

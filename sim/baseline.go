@@ -179,7 +179,7 @@ func (c *Config) steer(ring bool, own optim.Config) error {
 			config.Local = auto.MostLocal
 		}
 		if c.Network != nil { // outer steps of servers need the engine
-			config.Outer, config.Fragments, c.Engine = auto.MostOuter, !ring, !ring
+			config.Outer, c.Engine = auto.MostOuter, !ring
 		}
 	}
 	auto, err := NewAuto(config, c.Plan)

@@ -250,24 +250,29 @@ func (m *worker) tick() int64 { return m.ticks - int64(max(1, m.local)) }
 type striding struct {
 	outer rule.Outer // what its present steps are for
 	pace  float64    // seconds of a step, about of the last four; 0: unknown
+
+	// Of the batch that it begins while a fragment is exchanged (Plan.Fragments).
+	ahead      int
+	aheadOuter rule.Outer
 }
 
 // run is a Config on its way.
 type run struct {
 	Config
-	strides []striding // of each worker in a ring
-	plan    modes.Plan
-	barrier *modes.Barrier
-	agenda  agenda
-	workers []worker
-	banks   map[star.Worker][]Gradient // that are kept, the oldest first
-	equal   float64                    // samples of an equal share
-	applied []Gradient
-	stale   int64
-	waiting time.Duration
-	result  Result
-	alarm   time.Duration // when a Watcher is asked next
-	queue   queue
+	strides   []striding  // of each worker in a ring
+	streaming []streaming // of each worker; nil: no fragments are simulated
+	plan      modes.Plan
+	barrier   *modes.Barrier
+	agenda    agenda
+	workers   []worker
+	banks     map[star.Worker][]Gradient // that are kept, the oldest first
+	equal     float64                    // samples of an equal share
+	applied   []Gradient
+	stale     int64
+	waiting   time.Duration
+	result    Result
+	alarm     time.Duration // when a Watcher is asked next
+	queue     queue
 
 	salvager  Salvager  // the Learner, if it is one
 	validator Validator // the Learner, with Validation
@@ -347,7 +352,7 @@ func Run(c Config) (Result, error) {
 	r := &run{Config: c, live: n, plan: c.Plan, barrier: modes.NewBarrier(c.Plan, n, 0), workers: make([]worker, n),
 		equal: float64(c.Batch)}
 	if c.Ring != nil {
-		r.strides = make([]striding, n)
+		r.strides, r.streaming = make([]striding, n), make([]streaming, n)
 	}
 	r.salvager, _ = c.Learner.(Salvager)
 	c.Learner.Begin(n, n*c.Batch)
@@ -521,12 +526,15 @@ func (r *run) goOn(at time.Duration, version int64, gradients int) error {
 
 // ring has the workers of an update exchange before they go on.
 func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error {
-	members := slices.Clone(workers)
+	members, bytes := slices.Clone(workers), r.Bytes
+	if len(workers) > 0 {
+		bytes = int64(r.streams(workers[0]).sent(float64(r.Bytes)))
+	}
 	if r.net == nil {
-		m, a := r.ringModel(len(members))
-		took := m.Seconds(a, len(members), r.Bytes)
+		m, a := r.ringModel(len(members), bytes)
+		took := m.Seconds(a, len(members), bytes)
 		// what any algorithm that divides the work must send in all
-		r.result.Bytes += 2 * float64(len(members)-1) * float64(r.Bytes)
+		r.result.Bytes += 2 * float64(len(members)-1) * float64(bytes)
 		r.released = append(r.released[:0], members...)
 		for _, w := range r.released {
 			if err := r.begin(w, version, at+time.Duration(took*1e9)); err != nil {
@@ -549,7 +557,7 @@ func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error
 		r.prepare(w, version)
 	}
 	began := at
-	return r.net.exchange(at, members, func(at time.Duration) error {
+	return r.net.exchange(at, members, bytes, func(at time.Duration) error {
 		for _, w := range members {
 			if r.net.at[w].attempt != attempt[w] {
 				continue
@@ -575,15 +583,15 @@ func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error
 	})
 }
 
-// ringModel says by what an exchange of n is timed.
-func (r *run) ringModel(n int) (*allreduce.Model, allreduce.Algorithm) {
+// ringModel says by what an exchange of bytes among n is timed.
+func (r *run) ringModel(n int, bytes int64) (*allreduce.Model, allreduce.Algorithm) {
 	m := r.Ring.Model
 	if m == nil {
 		m = allreduce.DefaultModel()
 	}
 	a := r.Ring.Algorithm
 	if a == allreduce.AlgorithmAuto {
-		a = m.Choose(n, r.Bytes)
+		a = m.Choose(n, bytes)
 	}
 	return m, a
 }
@@ -601,6 +609,9 @@ func (r *run) leave(at time.Duration, w star.Worker) error {
 		r.waiting += at - m.arrived
 	}
 	r.quit(w)
+	if s := r.streams(w); s != nil {
+		*s = streaming{}
+	}
 	m.gone, m.busy, m.waits = true, false, false
 	delete(r.banks, w)
 	if l, ok := r.Learner.(Keeper); ok {
@@ -714,6 +725,24 @@ func (r *run) steps(w star.Worker) int {
 	return modes.StepsOf(steps, r.strides[w].pace, fastest)
 }
 
+// stride prepares the local steps of w in a ring for the given version, as the engine has them: while a fragment is
+// exchanged it makes those of the round after, so after a change of plan there is a round with steps of the plan before,
+// in which all parameters are exchanged.
+func (r *run) stride(w star.Worker, version int64) {
+	m, s, f := &r.workers[w], &r.strides[w], r.plan.Fragments
+	streams := r.streams(w)
+	s.outer = r.plan.Outer
+	if streams.ahead {
+		m.local, m.moves, s.outer = int32(s.ahead), true, s.aheadOuter
+	}
+	rel := wire.Release{Fragments: f}
+	if f > 0 {
+		rel.Fragment, rel.Ahead = int(version%int64(f)), make([]wire.Piece, 1)
+		s.ahead, s.aheadOuter = r.steps(w), r.plan.Outer
+	}
+	streams.released(&rel, m.arrived-m.spent.Push)
+}
+
 // prepare gives w the given version and samples.
 func (r *run) prepare(w star.Worker, version int64) {
 	m := &r.workers[w]
@@ -724,14 +753,14 @@ func (r *run) prepare(w star.Worker, version int64) {
 	m.local, m.micro, m.limit = int32(r.steps(w)), int32(r.plan.Micro), r.plan.ComputeDeadline
 	m.moves = r.plan.Outer.Kind != rule.OuterMean
 	if r.Ring != nil {
-		r.strides[w].outer = r.plan.Outer
+		r.stride(w, version)
 	}
 	m.planned = r.plan.Share(w, r.Batch) * max(1, int(m.local))
 	var told *wire.Release
 	if r.sharded != nil {
 		told = &r.sharded.at[w].release
 		m.local, m.moves = int32(told.Local), told.Outer != ""
-		r.sharded.streams[w].released(told, m.arrived-m.spent.Push)
+		r.streams(w).released(told, m.arrived-m.spent.Push)
 	}
 	m.ticks += int64(max(1, m.local))
 	r.queue.forget(w)
@@ -949,8 +978,7 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 			if i%inSpan == 0 && len(f.Workers) > few {
 				r.fetch(f.Workers[i:min(i+inSpan, len(f.Workers))])
 			}
-			m := &r.workers[w]
-			g := m.gradient(w)
+			g := r.gradient(w)
 			if f.Banked {
 				kept := r.banks[w]
 				g, r.banks[w] = kept[0], kept[1:]
@@ -1037,7 +1065,7 @@ func (r *run) drop(version int64, ws []star.Worker) error {
 	r.result.Dropped += int64(len(ws))
 	if r.salvager != nil {
 		for _, w := range ws {
-			if err := r.salvager.Drop(version, r.workers[w].gradient(w), r.rest()); err != nil {
+			if err := r.salvager.Drop(version, r.gradient(w), r.rest()); err != nil {
 				return err
 			}
 		}
@@ -1047,7 +1075,7 @@ func (r *run) drop(version int64, ws []star.Worker) error {
 
 // keep has the gradient of w wait for an update, while w goes on.
 func (r *run) keep(w star.Worker) error {
-	g := r.workers[w].gradient(w)
+	g := r.gradient(w)
 	g.Kept = true
 	if l, ok := r.Learner.(Keeper); ok {
 		if err := l.Keep(&g); err != nil {
@@ -1062,8 +1090,13 @@ func (r *run) keep(w star.Worker) error {
 }
 
 // gradient is the one with which w waits.
-func (m *worker) gradient(w star.Worker) Gradient {
-	return Gradient{Worker: w, Step: m.step - 1, Basis: m.basis, Samples: m.samples, Local: int(m.local), Moved: m.moves}
+func (r *run) gradient(w star.Worker) Gradient {
+	m := &r.workers[w]
+	g := Gradient{Worker: w, Step: m.step - 1, Basis: m.basis, Samples: m.samples, Local: int(m.local), Moved: m.moves}
+	if s := r.streams(w); s != nil {
+		g.Streams, g.Of = s.on, s.of
+	}
+	return g
 }
 
 // rest is the part of the workers that were not in the last update.

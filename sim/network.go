@@ -536,7 +536,7 @@ func (n *network) leave(at time.Duration, w star.Worker) error {
 		n.fluid.stop(int(v)) // of a member that waits in an exchange nothing else is on its way
 	}
 	n.changed()
-	return n.exchange(at, slices.DeleteFunc(e.members, func(v star.Worker) bool { return v == w }), e.done)
+	return n.exchange(at, slices.DeleteFunc(e.members, func(v star.Worker) bool { return v == w }), e.all, e.done)
 }
 
 // schedules are those of package allreduce that an exchange can follow.
@@ -559,17 +559,18 @@ type exchange struct {
 	left    int             // ranks that are not through
 	void    bool            // a member has left
 	done    func(at time.Duration) error
+	all     int64 // bytes
 }
 
-// exchange starts one among members, which are all present.
-func (n *network) exchange(at time.Duration, members []star.Worker, done func(at time.Duration) error) error {
+// exchange starts one of bytes among members, which are all present.
+func (n *network) exchange(at time.Duration, members []star.Worker, bytes int64, done func(at time.Duration) error) error {
 	if len(members) < 2 {
 		return done(at)
 	}
 	n.ring = nil
-	e := &exchange{n: n, members: slices.Clone(members), left: len(members), done: done, pos: make([]int, len(members)), sent: make([]bool, len(members))}
+	e := &exchange{n: n, members: slices.Clone(members), left: len(members), done: done, all: bytes, pos: make([]int, len(members)), sent: make([]bool, len(members))}
 	slices.Sort(e.members)
-	schedule := schedules[n.algorithm(len(members))]
+	schedule := schedules[n.algorithm(len(members), bytes)]
 	for rank := range members {
 		e.of = append(e.of, schedule(len(members), rank))
 		e.came = append(e.came, map[int][]int{})
@@ -585,7 +586,7 @@ func (n *network) exchange(at time.Duration, members []star.Worker, done func(at
 
 // algorithm is that of an exchange among that many members, if it is not given: the cheapest by the
 // slowest link.
-func (n *network) algorithm(members int) allreduce.Algorithm {
+func (n *network) algorithm(members int, bytes int64) allreduce.Algorithm {
 	if a := n.r.Ring.Algorithm; a != allreduce.AlgorithmAuto {
 		return a
 	}
@@ -596,7 +597,7 @@ func (n *network) algorithm(members int) allreduce.Algorithm {
 			m.Beta = max(m.Beta, 1/h.Bandwidth)
 		}
 	}
-	return m.Choose(members, n.r.Bytes)
+	return m.Choose(members, bytes)
 }
 
 // move goes on with a rank's moves as far as it can.
@@ -640,7 +641,7 @@ func (e *exchange) move(at time.Duration, rank int) error {
 }
 
 func (e *exchange) bytes(s *allreduce.Schedule, sp allreduce.Span) float64 {
-	return float64(e.n.r.Bytes) * float64(sp.Hi-sp.Lo) / float64(s.Blocks)
+	return float64(e.all) * float64(sp.Hi-sp.Lo) / float64(s.Blocks)
 }
 
 // ringPlan says whether an all-reduce can do p.

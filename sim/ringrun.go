@@ -383,7 +383,7 @@ func (o *ringRun) exchange(at time.Duration, ring wire.Ring, version int64) erro
 
 // takes is the time of an exchange of n elements.
 func (o *ringRun) takes(n int) time.Duration {
-	model, a := o.ringModel(n)
+	model, a := o.ringModel(n, o.Bytes)
 	return time.Duration(model.Seconds(a, n, o.Bytes) * 1e9)
 }
 

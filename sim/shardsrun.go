@@ -27,8 +27,6 @@ type shardsRun struct {
 	*run
 	e  *engine.Shards
 	at []reporter
-
-	streams []streaming // of each worker
 }
 
 // reporter is what an engine has told a worker, and what has become of it.
@@ -66,10 +64,10 @@ type streaming struct {
 
 // streams is the exchange of w in fragments; nil: it has none.
 func (r *run) streams(w star.Worker) *streaming {
-	if r.sharded == nil {
+	if r.streaming == nil {
 		return nil
 	}
-	return &r.sharded.streams[w]
+	return &r.streaming[w]
 }
 
 // released begins a release. pushed is when the worker began its last push.
@@ -128,7 +126,8 @@ func (r *run) startShards() error {
 	for w := range reachable {
 		reachable[w] = true
 	}
-	s := &shardsRun{run: r, at: make([]reporter, n), streams: make([]streaming, n)}
+	r.streaming = make([]streaming, n)
+	s := &shardsRun{run: r, at: make([]reporter, n)}
 	s.e = engine.NewShards(engine.Config{Plan: r.plan, Workers: n, Shards: 1, Batch: r.Batch, Limit: math.MaxInt64 / 2, Cancel: r.Cancel, Reachable: reachable})
 	r.sharded = s
 	return r.start()
@@ -243,8 +242,7 @@ func (s *shardsRun) update(at time.Duration, o *engine.Ready) error {
 	}
 	for i, member := range o.Members {
 		w := member.Worker
-		g := s.workers[w].gradient(w)
-		g.Streams, g.Of = s.streams[w].on, s.streams[w].of
+		g := s.gradient(w)
 		if kept := s.banks[w]; len(kept) > 0 && kept[0].Step == member.Step {
 			g, s.banks[w] = kept[0], kept[1:]
 		} else {
@@ -471,7 +469,6 @@ func (s *shardsRun) fed(at time.Duration, w star.Worker, gone bool) {
 // leave is the loss of a worker.
 func (s *shardsRun) leave(at time.Duration, w star.Worker) error {
 	s.attempts[w]++
-	s.streams[w] = streaming{}
 	if s.net != nil {
 		s.fed(at, w, true)
 		if p := s.at[w].parent; p != modes.Direct {

@@ -41,7 +41,8 @@ func (w *ringWorker) endStream() {
 }
 
 // sumStream is sum for a round with fragments, or the last one of a series of them: the sum is in stream.delta. The
-// batch of the next round is computed before it returns, and computed is when that ended.
+// batch of the next round is computed before it returns. computed is as long ago as the exchange took, so that the
+// record has all of it, though the member has computed meanwhile.
 func (w *ringWorker) sumStream(ctx context.Context, rel wire.Release, rec *star.Record, done func()) (computed time.Time, err error) {
 	if w.stream == nil {
 		w.beginStream()
@@ -61,14 +62,17 @@ func (w *ringWorker) sumStream(ctx context.Context, rel wire.Release, rec *star.
 	}
 	kernel.Scale(float32(float64(rel.Count)/float64(max(w.moved, 1))), part)
 	done()
-	sent := make(chan error, 1)
-	go func() { sent <- w.reduce(ctx, part, from) }()
+	sent, began, took := make(chan error, 1), time.Now(), time.Duration(0)
+	go func() {
+		err := w.reduce(ctx, part, from)
+		took = time.Since(began)
+		sent <- err
+	}()
 	err = w.lookAhead(ctx, rel)
-	computed = time.Now()
 	if e := <-sent; err == nil {
 		err = e
 	}
-	return computed, err
+	return time.Now().Add(-took), err
 }
 
 // judgeDistance is judge for the distance on a part. Directions are not compared: what members have moved away from

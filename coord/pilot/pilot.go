@@ -36,7 +36,6 @@ type Config struct {
 	MaxShare   int           // see price.Forecast
 	Local      int           // see price.Forecast
 	Outer      int           // see price.Forecast
-	Fragments  bool          // see price.Forecast
 	LinkRate   float64       // see price.Forecast
 	Momentum   float64       // of the optimiser: see auto.Config
 	Velocities float64       // see auto.Config
@@ -129,7 +128,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	p.timer = timer
 	p.controller, err = auto.New(auto.Config{
 		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum, Velocities: c.Velocities, Adaptive: c.Adaptive,
-		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, MaxShare: c.MaxShare, Local: c.Local, Outer: c.Outer, Fragments: c.Fragments, LinkBytes: 4 * params, LinkRate: c.LinkRate, Gain: c.Gain, Dwell: c.Dwell,
+		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, MaxShare: c.MaxShare, Local: c.Local, Outer: c.Outer, LinkBytes: 4 * params, LinkRate: c.LinkRate, Gain: c.Gain, Dwell: c.Dwell,
 	}, c.Plan)
 	return err
 }

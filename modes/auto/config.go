@@ -42,7 +42,6 @@ type Config struct {
 	MaxShare  int     // see Forecast
 	Local     int     // see Forecast
 	Outer     int     // see Forecast
-	Fragments bool    // see Forecast
 	LinkBytes int64   // see Forecast
 	LinkRate  float64 // see Forecast
 

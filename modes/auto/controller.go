@@ -22,6 +22,7 @@ type Controller struct {
 	current current
 	trials  trials
 	home    homing
+	uncut   bool // outer steps are of all parameters: they cannot be cut into fragments
 }
 
 // current is the plan in force, as far as the controller knows.
@@ -109,7 +110,7 @@ func (c *Controller) Shortened(plan modes.Plan) {
 		p.Local, c.cfg.Outer = plan.Local, plan.Local
 	}
 	if plan.Fragments < p.Fragments {
-		p.Fragments, c.cfg.Fragments = plan.Fragments, false
+		p.Fragments, c.uncut = plan.Fragments, true
 	}
 }
 

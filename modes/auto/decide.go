@@ -95,6 +95,11 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	if at-c.obs.begun < settling {
 		return c.exchangeBound(at)
 	}
+	if c.cfg.Ring && len(c.obs.meeting.took) < 2 {
+		if d, change := c.exchangeBound(at); change {
+			return d, true
+		}
+	}
 	if !c.obs.young() {
 		align(h, c.obs.begins(h))
 	}
@@ -311,10 +316,11 @@ func (c *Controller) without(at time.Duration, late []star.Worker, most int, slo
 
 // exchangeBound leaves SSGD for local steps in the first rounds, where a round of SSGD costs as much as two to five
 // with local steps. Half of the workers must have ended an iteration, and most of their iterations must be the
-// exchange, even without warming. As the plan was chosen blind, it is left without a dwell.
+// exchange, even without warming. Of the first one only the parameters' way is known: that of the gradient takes as long.
+// As the plan was chosen blind, it is left without a dwell.
 func (c *Controller) exchangeBound(at time.Duration) (price.Decision, bool) {
 	n := len(c.obs.workers)
-	if max(c.cfg.Local, c.cfg.Outer) < 2 || c.cfg.Ring || c.cfg.Decider != nil || c.current.since > 0 || !c.current.plan.Equal(modes.SSGD(n)) {
+	if max(c.cfg.Local, c.cfg.Outer) < 2 || c.cfg.Decider != nil || c.current.since > 0 || !c.current.plan.Equal(modes.SSGD(n)) {
 		return price.Decision{}, false
 	}
 	var exchanges, computes []float64
@@ -327,7 +333,14 @@ func (c *Controller) exchangeBound(at time.Duration) (price.Decision, bool) {
 		for i, t := range w.times.vals {
 			took, compute, k = took+t, compute+w.compute.vals[i], k+1
 		}
-		exchanges, computes = append(exchanges, max(took-compute-warming.Seconds(), 0)/k), append(computes, compute/k)
+		exchange := max(took-compute-warming.Seconds(), 0) / k
+		switch {
+		case c.cfg.Ring:
+			exchange = c.obs.meeting.soon()
+		case len(w.times.vals) == 0:
+			exchange = max(exchange, 2*(w.firstPull-warming.Seconds()))
+		}
+		exchanges, computes = append(exchanges, exchange), append(computes, compute/k)
 	}
 	if 2*len(exchanges) < c.obs.living() {
 		return price.Decision{}, false
@@ -349,7 +362,7 @@ func (c *Controller) exchangeBound(at time.Duration) (price.Decision, bool) {
 		return price.Decision{}, false
 	}
 	d := c.adopt(at, t, best, home)
-	c.current.fled, c.home.switchCost = true, 0
+	c.current.fled, c.home.switchCost, c.obs.meeting.counts = true, 0, c.cfg.Ring
 	return d, true
 }
 

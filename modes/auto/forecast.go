@@ -96,7 +96,7 @@ func (c *Controller) forecast() price.Forecast {
 	n := len(c.obs.workers)
 	return price.Forecast{
 		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.current.plan.Shares, Noise: c.worth.noise, Velocities: c.cfg.Velocities, Rate: c.worth.bounded(c.worth.rate, price.PriorRate, price.MinRate), Steepness: c.worth.steep * c.worth.dear(), Fits: make([]price.Fit, n),
-		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, MaxShare: c.cfg.MaxShare, Local: c.cfg.Local, Outer: c.cfg.Outer, Fragments: c.cfg.Fragments, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
+		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, MaxShare: c.cfg.MaxShare, Local: c.cfg.Local, Outer: c.cfg.Outer, Fragments: !c.uncut, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
 }
 
@@ -185,7 +185,8 @@ func align(h price.History, begins [][]float64) {
 
 // pool lets similar workers share their records while all have few: a worker with a mean within a fifth
 // of the median of all gets the iterations of all such workers, its own first. One or two iterations show the time of a
-// worker, but not how much it varies, and not which of several similar workers is the slowest.
+// worker, but not how much it varies, and not which of several similar workers is the slowest. Where exchanges dominate,
+// workers may be similar that compute at different speeds: they keep these.
 func (obs *observations) pool(f price.Forecast, h price.History) {
 	var living []float64
 	for _, t := range f.Times {
@@ -223,7 +224,14 @@ func (obs *observations) pool(f price.Forecast, h price.History) {
 			out[w] = append(out[w], h[alike[(i+j)%len(alike)]]...)
 		}
 		f.Times[w] = max(price.Seconds(mean), 1)
-		f.Fits[w] = price.Fit{Fixed: max(mean-k*float64(obs.batch), 0), PerSample: k}
+		own, v := 0.0, &obs.workers[w]
+		for i, t := range v.compute.vals {
+			own += t / v.samples.vals[i] / float64(len(v.compute.vals))
+		}
+		if len(v.compute.vals) == 0 || own < apart*k && own*apart > k {
+			own = k
+		}
+		f.Fits[w] = price.Fit{Fixed: max(mean-own*float64(obs.batch), 0), PerSample: own}
 	}
 	for _, w := range alike {
 		h[w] = out[w][:min(len(out[w]), max(price.Remembered/len(h[w]), 1)*len(h[w]))] // whole rounds

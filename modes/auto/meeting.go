@@ -13,7 +13,10 @@ type meeting struct {
 	basis int64 // the round
 	least float64
 	n     int       // members with a record
-	took  []float64 // seconds of the exchanges of the latest rounds
+	whole float64   // bytes that a member sends in an exchange of all parameters; 0: unknown
+	parts int       // fragments of the latest plan that had some
+	first float64   // seconds of the first exchange, without what it may have cost to connect
+	took  []float64 // seconds of the exchanges of the latest rounds after it
 
 	counts bool // it is part of iterations
 }
@@ -21,27 +24,50 @@ type meeting struct {
 // rounds is how many rounds count, with the shortest exchange: what delays one of them is no slow link.
 const rounds = 3
 
-// came takes in the record of a member, of members in all. The first round counts for nothing: it connects.
-func (m *meeting) came(r *star.Record, members int) {
+// came takes in the record of a member, of members in all. By the plan they exchange one of parts fragments, 1: all
+// parameters; but rounds are granted ahead, so after a change a record may be of the plan before, which its bytes show.
+func (m *meeting) came(r *star.Record, members, parts int) {
+	if parts > 1 {
+		m.parts = parts
+	}
+	switch {
+	case r.NetOut <= 0:
+	case r.NetOut > m.whole/2:
+		m.whole, parts = r.NetOut, 1
+	case m.parts > 1:
+		parts = m.parts
+	}
 	if m.n == 0 || r.Basis != m.basis {
 		m.basis, m.least, m.n = r.Basis, math.Inf(1), 0
 	}
-	m.least = min(m.least, r.Push.Seconds())
-	if m.n++; m.n == members && r.Step > 0 {
+	m.least = min(m.least, r.Push.Seconds()*float64(parts))
+	switch m.n++; {
+	case m.n != members:
+	case r.Step == 0:
+		m.first = max(m.least-warming.Seconds(), 0)
+	default:
 		if m.took = append(m.took, m.least); len(m.took) > rounds {
 			m.took = slices.Delete(m.took, 0, 1)
 		}
 	}
 }
 
+// soon is the seconds of an exchange by one round.
+func (m *meeting) soon() float64 {
+	if len(m.took) == 0 {
+		return m.first
+	}
+	return slices.Min(m.took)
+}
+
 // exchange is the seconds of an exchange where it takes at least as long as computing an equal share, which takes
 // compute seconds, and else 0: where computing dominates no plan is chosen for the sake of the exchange. Between half
-// of that and all of it the answer is as before. It needs two rounds.
+// of that and all of it the answer is as before. It needs two rounds after the first one, or that a plan rests on it.
 func (m *meeting) exchange(compute float64) float64 {
-	if len(m.took) < 2 {
+	if len(m.took) < 2 && !m.counts {
 		return 0
 	}
-	x := slices.Min(m.took)
+	x := m.soon()
 	if m.counts = x >= compute || m.counts && 2*x >= compute; !m.counts {
 		return 0
 	}

@@ -8,13 +8,40 @@ import (
 	"star"
 )
 
+// What a fragment takes counts once for each of them. Rounds are granted before a plan is chosen, and their bytes show
+// that; without bytes the plan is believed.
+func TestMeetingOfFragments(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		plan, parts int // fragments of the plan in force, and of the round
+		bytes       float64
+		want        time.Duration
+	}{
+		{1, 1, 4e6, 2400 * ms},
+		{8, 1, 4e6, 2400 * ms}, // granted before
+		{8, 8, 5e5, 2400 * ms},
+		{1, 8, 5e5, 2400 * ms}, // granted before
+		{1, 1, 3e6, 2400 * ms}, // a member has left
+		{8, 8, 0, 2400 * ms},
+		{8, 1, 0, 8 * 2400 * ms},
+	} {
+		m := meeting{whole: 4e6, parts: 8, basis: -1}
+		for w := range star.Worker(2) {
+			m.came(&star.Record{Worker: w, Step: 5, Basis: 5, Push: 2400*ms/time.Duration(c.parts) + time.Duration(w)*ms, NetOut: c.bytes}, 2, c.plan)
+		}
+		if got := m.soon(); math.Abs(got-c.want.Seconds()) > 1e-6 {
+			t.Errorf("%d fragments, by the plan %d, %.1e bytes: an exchange of %v s, want %v", c.parts, c.plan, c.bytes, got, c.want)
+		}
+	}
+}
+
 // A member's Push has its wait for the slowest, which waits for none.
 func TestMeeting(t *testing.T) {
 	const ms = time.Millisecond
 	var m meeting
 	round := func(basis int64, pushes ...time.Duration) {
 		for w, p := range pushes {
-			m.came(&star.Record{Worker: star.Worker(w), Step: basis, Basis: basis, Push: p}, 3)
+			m.came(&star.Record{Worker: star.Worker(w), Step: basis, Basis: basis, Push: p}, 3, 1)
 		}
 	}
 	want := func(when string, compute, x float64) {

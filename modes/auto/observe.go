@@ -76,8 +76,8 @@ type watched struct {
 	leveled time.Duration
 
 	// first is the time of the first iteration, which times does not have. 0: none yet, or it had another number of
-	// samples than an equal share. firstCompute is of the same iteration.
-	first, firstCompute float64
+	// samples than an equal share. firstCompute and firstPull are of the same iteration.
+	first, firstCompute, firstPull float64
 }
 
 // shift detects whether t belongs to a new level: several iterations in a row far above the median of the remembered
@@ -183,7 +183,7 @@ func (c *Controller) Observe(r star.Record) {
 	w.computes, w.late = false, 0
 	t := c.cfg.Own(r)
 	if riders := c.current.plan.Groups[0].Riders; c.cfg.Ring && r.Push >= 0 && !slices.Contains(riders, r.Worker) {
-		c.obs.meeting.came(&r, c.obs.living()-len(riders))
+		c.obs.meeting.came(&r, c.obs.living()-len(riders), max(w.pushes, w.pulled, 1))
 	}
 	if w.pulled > 1 { // r has the exchange of a fragment: as if it had been that of all parameters
 		took := t - r.Load - r.Compute
@@ -216,7 +216,7 @@ func (c *Controller) Observe(r star.Record) {
 			if w.first = t.Seconds(); r.Samples != c.cfg.Batch {
 				w.first = 0
 			}
-			w.firstCompute = (r.Load + r.Compute).Seconds()
+			w.firstCompute, w.firstPull = (r.Load + r.Compute).Seconds(), r.Pull.Seconds()
 			return // the first iteration includes one-time costs
 		}
 		parts, ok := r.Telemetry.Get(star.Parts)
@@ -278,7 +278,7 @@ func (obs *observations) young() bool {
 
 // elapsed is the seconds since w was released, without an exchange of a ring.
 func (obs *observations) elapsed(at time.Duration, w *watched) float64 {
-	return (at - w.released).Seconds() - obs.meeting.known()
+	return (at - w.released).Seconds() - obs.meeting.known()/float64(max(w.pushes, 1))
 }
 
 // lags reports whether w, with one iteration on record, took half longer than most for it, and has already taken half

@@ -1133,9 +1133,10 @@ func TestLinksThatFallAndRecover(t *testing.T) {
 	}
 	at, step := time.Duration(0), int64(0)
 	round := func(exchange time.Duration) (modes.Plan, bool) {
+		exchange /= time.Duration(max(1, k.current.plan.Fragments))
 		at += 120*ms + exchange
 		for w := range star.Worker(n) {
-			steps := max(1, k.current.plan.Local)
+			steps := max(1, k.current.plan.Steps(w, 16))
 			r := star.Record{Worker: w, Step: step, Basis: step, Compute: 35 * ms, Push: ms, Transit: exchange / 2, Pull: exchange/2 - ms, Samples: 16 * steps, NetOut: 1e6, NetIn: 1e6}
 			if w == 3 {
 				r.Compute = 105 * ms
@@ -1194,7 +1195,7 @@ func TestExchangeOfAFragment(t *testing.T) {
 	} {
 		plan := modes.SSGD(2)
 		plan.Local, plan.Outer, plan.Fragments = 8, modes.Outer{Kind: "nesterov", Momentum: 0.5, Rate: 0.7}, 8
-		k, err := New(Config{Workers: 2, Batch: 16, Outer: MostOuter, Fragments: true}, plan)
+		k, err := New(Config{Workers: 2, Batch: 16, Outer: MostOuter}, plan)
 		if err != nil {
 			t.Fatal(err)
 		}
