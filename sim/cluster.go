@@ -726,8 +726,8 @@ func (r *run) steps(w star.Worker) int {
 }
 
 // stride prepares the local steps of w in a ring for the given version, as the engine has them: while a fragment is
-// exchanged it makes those of the round after, so after a change of plan there is a round with steps of the plan before,
-// in which all parameters are exchanged.
+// exchanged it makes those of the round after, so after a change of plan there is a round with steps of the plan
+// before, in which all parameters are exchanged.
 func (r *run) stride(w star.Worker, version int64) {
 	m, s, f := &r.workers[w], &r.strides[w], r.plan.Fragments
 	streams := r.streams(w)

@@ -316,8 +316,8 @@ func (c *Controller) without(at time.Duration, late []star.Worker, most int, slo
 
 // exchangeBound leaves SSGD for local steps in the first rounds, where a round of SSGD costs as much as two to five
 // with local steps. Half of the workers must have ended an iteration, and most of their iterations must be the
-// exchange, even without warming. Of the first one only the parameters' way is known: that of the gradient takes as long.
-// As the plan was chosen blind, it is left without a dwell.
+// exchange, even without warming. Of the first one only the parameters' way is known: that of the gradient takes as
+// long. As the plan was chosen blind, it is left without a dwell.
 func (c *Controller) exchangeBound(at time.Duration) (price.Decision, bool) {
 	n := len(c.obs.workers)
 	if max(c.cfg.Local, c.cfg.Outer) < 2 || c.cfg.Decider != nil || c.current.since > 0 || !c.current.plan.Equal(modes.SSGD(n)) {

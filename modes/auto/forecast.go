@@ -185,8 +185,8 @@ func align(h price.History, begins [][]float64) {
 
 // pool lets similar workers share their records while all have few: a worker with a mean within a fifth
 // of the median of all gets the iterations of all such workers, its own first. One or two iterations show the time of a
-// worker, but not how much it varies, and not which of several similar workers is the slowest. Where exchanges dominate,
-// workers may be similar that compute at different speeds: they keep these.
+// worker, but not how much it varies, and not which of several similar workers is the slowest. Where exchanges
+// dominate, workers may be similar that compute at different speeds: they keep these.
 func (obs *observations) pool(f price.Forecast, h price.History) {
 	var living []float64
 	for _, t := range f.Times {
