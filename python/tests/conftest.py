@@ -1,5 +1,6 @@
 """Whole jobs with real processes: star ps, star worker and Python."""
 
+import ast
 import json
 import os
 import pathlib
@@ -78,6 +79,24 @@ def python() -> str:
             env["PYTHONPATH"] = str(ROOT / "python")
         _zygote.append(zygote.Zygote(pathlib.Path(tempfile.mkdtemp()), ("torch", "torch._dynamo", "torch.distributed.fsdp"), env))
     return _zygote[0].python
+
+
+def marked(script: pathlib.Path, decorator: str) -> List[str]:
+    """The functions of a script that have the decorator."""
+    functions = [f for f in ast.parse(script.read_text()).body if isinstance(f, ast.FunctionDef)]
+    return [f.name for f in functions if any(isinstance(d, ast.Name) and d.id == decorator for d in f.decorator_list)]
+
+
+def said_by(program: str, script: pathlib.Path, star: str, *args: str) -> Dict[str, Any]:
+    """The JSON objects that a script over the backend star prints, by name, and "": what it said, such as where a rank was that a signal has ended."""
+    env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", STAR_AGENT=star, PYTHONFAULTHANDLER="1")
+    if not os.environ.get("STAR_TEST_INSTALLED"):
+        env["PYTHONPATH"] = str(ROOT / "python")
+    done = subprocess.run([program, str(script), *args], env=env, capture_output=True, timeout=2 * PATIENCE, text=True)
+    assert done.returncode == 0, done.stderr
+    said: Dict[str, Any] = {r["name"]: r for r in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))}
+    said[""] = done.stderr[-20_000:]
+    return said
 
 
 def pytest_sessionfinish() -> None:

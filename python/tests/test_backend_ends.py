@@ -1,15 +1,12 @@
 """Scripts that end in many ways over the backend star: no rank ends by a signal, as by an abort of a thread that outlives the interpreter."""
 
-import ast
-import json
 import os
 import pathlib
-import subprocess
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import pytest
-from conftest import PATIENCE, ROOT
+from conftest import marked, said_by
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
@@ -20,23 +17,12 @@ ENDS = pathlib.Path(__file__).with_name("backend_ends.py")
 ROUNDS = os.environ.get("STAR_TEST_ROUNDS", "1")
 
 
-def names() -> List[str]:
-    functions = [f for f in ast.parse(ENDS.read_text()).body if isinstance(f, ast.FunctionDef)]
-    return [f.name for f in functions if any(isinstance(d, ast.Name) and d.id == "end" for d in f.decorator_list)]
-
-
 @pytest.fixture(scope="module")
 def codes(star: str) -> Dict[str, Any]:
-    env = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", STAR_AGENT=star, PYTHONFAULTHANDLER="1")
-    if not os.environ.get("STAR_TEST_INSTALLED"):
-        env["PYTHONPATH"] = str(ROOT / "python")
-    done = subprocess.run([sys.executable, str(ENDS), "star", ROUNDS], env=env, capture_output=True, timeout=2 * PATIENCE, text=True)
-    said: Dict[str, Any] = {r["name"]: r["codes"] for r in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))}
-    said[""] = done.stderr[-20_000:]
-    return said
+    return said_by(sys.executable, ENDS, star, "star", ROUNDS)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", marked(ENDS, "end"))
 def test_no_signal(codes: Dict[str, Any], name: str) -> None:
     want = 3 if name == "exception" else 0
-    assert all(code == want for both in codes[name] for code in both), "%s\n%s" % (codes[name], codes[""])
+    assert all(code == want for both in codes[name]["codes"] for code in both), "%s\n%s" % (codes[name], codes[""])
