@@ -64,8 +64,6 @@ type ringWorker struct {
 
 	// turns is the number of updates of a batch.
 	turns int64
-	// moved is the samples of the last round with an outer step, of all members.
-	moved int64
 
 	ring wire.Ring
 	// group is nil while this worker is not a member.

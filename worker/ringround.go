@@ -156,9 +156,6 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 	weight := w.weight(rel.Count)
 	done, stop := w.tells(rel)
 	defer stop()
-	if rel.Outer != "" && rel.Total > 0 { // rounds that repeat a batch have no total
-		w.moved = rel.Total
-	}
 	if w.stream != nil || rel.Fragments > 0 {
 		computed, err = w.sumStream(ctx, rel, rec, done)
 		return tally, 0, computed, err
@@ -169,8 +166,7 @@ func (w *ringWorker) sum(ctx context.Context, rel wire.Release, rec *star.Record
 	}
 	switch {
 	case rel.Outer != "":
-		// By all samples of the members' steps.
-		weight = float32(float64(rel.Count) / float64(max(w.moved, 1)))
+		weight = outwardWeight(&rel)
 		defer w.back()
 	case rel.Local > 0:
 		weight /= float32(rel.Local) // as many steps as all others make
@@ -266,6 +262,11 @@ func (w *ringWorker) count(ctx context.Context, own int) (each []int, all int64,
 		each, all = append(each, int(n)), all+n
 	}
 	return each, all, nil
+}
+
+// outwardWeight is aₖ of an outer step: the member's part of the samples of a round of all members' steps.
+func outwardWeight(rel *wire.Release) float32 {
+	return float32(float64(rel.Count) / float64(max(rel.Round, int64(rel.Count), 1)))
 }
 
 // weight is c of the update rule for a gradient of that many samples. It is the same on every

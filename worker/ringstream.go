@@ -60,7 +60,7 @@ func (w *ringWorker) sumStream(ctx context.Context, rel wire.Release, rec *star.
 	if err := w.judgeDistance(rec, part); err != nil {
 		return computed, err
 	}
-	kernel.Scale(float32(float64(rel.Count)/float64(max(w.moved, 1))), part)
+	kernel.Scale(outwardWeight(&rel), part)
 	done()
 	sent, began, took := make(chan error, 1), time.Now(), time.Duration(0)
 	go func() {

@@ -602,6 +602,7 @@ func (r *Ring) grant(ahead int64) {
 		r.holdOn(&rd)
 		rd.closing = closes(f, rd.spans)
 		fragmented := r.lookAhead(f)
+		round := r.outwardRound(f, &rd, early)
 		o := r.order()
 		for i, w := range f.members {
 			s := rd.spans[i]
@@ -616,6 +617,9 @@ func (r *Ring) grant(ahead int64) {
 				steps, outer = early.steps[i], early.outer
 			}
 			m := wire.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: steps, Outer: outer, Micro: f.micro, Cap: f.cap}
+			if outer != "" {
+				m.Round = round
+			}
 			if rd.parts != nil {
 				// With a queue the total is known only after the members have exchanged their samples.
 				m.Total, m.Part, m.More = 0, rd.parts[i], rd.beside[i]
@@ -629,6 +633,21 @@ func (r *Ring) grant(ahead int64) {
 		r.rounds = append(r.rounds, rd)
 		r.next++
 	}
+}
+
+// outwardRound is the samples of a round of ring f in which each member has its batch of rd, or one of its share where
+// it has none: the distance of one member is not the mean of all.
+func (r *Ring) outwardRound(f *formation, rd *ringRound, early *reserved) (n int64) {
+	for i, w := range f.members {
+		steps, _ := r.localSteps(w)
+		if early != nil {
+			steps = early.steps[i]
+		}
+		if n += int64(rd.spans[i].Count); rd.spans[i].Count == 0 {
+			n += int64(r.plan.Share(w, r.batch) * max(1, steps))
+		}
+	}
+	return n
 }
 
 // Drained reports whether nothing is under way.

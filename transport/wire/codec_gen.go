@@ -729,7 +729,7 @@ func (Release) Kind() Kind { return KindRelease }
 
 // AppendTo appends the header of m to dst.
 func (m Release) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 22)
+	dst = appendArray(dst, 23)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, int64(m.Action))
@@ -758,6 +758,7 @@ func (m Release) AppendTo(dst []byte) []byte {
 		dst = m.Ahead[i].appendRow(dst)
 	}
 	dst = appendInt(dst, int64(m.AheadLocal))
+	dst = appendInt(dst, m.Round)
 	return dst
 }
 
@@ -835,6 +836,9 @@ func (m *Release) Parse(b []byte) error {
 	}
 	if m.AheadLocal = 0; p.more() {
 		m.AheadLocal = int(p.within("ahead_local", 0, maxSteps))
+	}
+	if m.Round = 0; p.more() {
+		m.Round = p.within("round", 0, math.MaxInt64)
 	}
 	return p.end()
 }

@@ -368,6 +368,9 @@ type Release struct {
 	// in an all-reduce while it exchanges
 	Ahead      []Piece `wire:"max=1,absent"`
 	AheadLocal int     `wire:"0..maxSteps,absent"` // its local steps
+	// with `outer` in an all-reduce: samples of a round in which every member has a batch; a distance has the weight of
+	// its `count` in it
+	Round int64 `wire:"natural,absent"`
 }
 
 // Piece is a part of the stream of samples.

@@ -48,6 +48,17 @@ func TestOuterSteps(t *testing.T) {
 			}
 		}
 	})
+	t.Run("leftovers", func(t *testing.T) { // the last update is of one or two workers, which are not the mean of all
+		t.Parallel()
+		for _, steps := range []string{"25", "26"} {
+			run := outerRun("--mode", "ssgd local=4 outer=nesterov(0.5,0.7)", "--steps", steps)
+			base, _ := jobtest.Run(t, append(run, "--arch", "ps")...)
+			ring, _ := jobtest.Run(t, append(run, "--arch", "allreduce")...)
+			if d := apart(t, base, ring); base.Updates != 7 || !(d < 1e-5) {
+				t.Errorf("%s steps: a ring is %.2g apart from servers after %d updates", steps, d, base.Updates)
+			}
+		}
+	})
 	t.Run("codecs", func(t *testing.T) {
 		t.Parallel()
 		base, _ := jobtest.Run(t, outerRun("--mode", "ssgd local=4 outer=nesterov(0.5,0.7)", "--optimizer", "sgd")...)
