@@ -657,7 +657,11 @@ func ringPlan(p modes.Plan) error {
 func (n *network) record(r *star.Record) {
 	i := &n.at[r.Worker]
 	if n.r.Ring != nil && n.carrier(r.Worker) == none {
-		r.At, r.Push, r.Wait = i.ended, r.Push+r.Wait+i.exchange, 0
+		r.At, r.Push = i.ended, r.Push+i.exchange
+		if !n.r.streams(r.Worker).on {
+			r.Push += r.Wait
+		}
+		r.Wait = 0
 		return
 	}
 	r.At, r.Pull, r.Transit = i.ended, i.pull, i.before

@@ -41,8 +41,8 @@ func (w *ringWorker) endStream() {
 }
 
 // sumStream is sum for a round with fragments, or the last one of a series of them: the sum is in stream.delta. The
-// batch of the next round is computed before it returns. computed is as long ago as the exchange took, so that the
-// record has all of it, though the member has computed meanwhile.
+// batch of the next round is computed before it returns. computed is as long ago as the exchange took, from when all
+// members had come to it, so that the record has all of it, though the member has computed meanwhile, and no wait.
 func (w *ringWorker) sumStream(ctx context.Context, rel wire.Release, rec *star.Record, done func()) (computed time.Time, err error) {
 	if w.stream == nil {
 		w.beginStream()
@@ -62,9 +62,13 @@ func (w *ringWorker) sumStream(ctx context.Context, rel wire.Release, rec *star.
 	}
 	kernel.Scale(outwardWeight(&rel), part)
 	done()
-	sent, began, took := make(chan error, 1), time.Now(), time.Duration(0)
+	sent, took := make(chan error, 1), time.Duration(0)
 	go func() {
-		err := w.reduce(ctx, part, from)
+		err := w.group.Barrier(ctx)
+		began := time.Now()
+		if err == nil {
+			err = w.reduce(ctx, part, from)
+		}
 		took = time.Since(began)
 		sent <- err
 	}()

@@ -8,12 +8,15 @@ import (
 )
 
 // meeting is the exchange of a ring. A member does not tell it from its wait for the others: both are in the Push of
-// its record. The last member waits for none, so the least Push of a round is its exchange.
+// its record. The last member waits for none, so the least Push of a round is its exchange. With fragments members wait
+// for each other before they exchange, and a part may be small enough for one of them to be through at once: there the
+// longest Push counts.
 type meeting struct {
 	basis int64 // the round
 	least float64
+	most  float64
 	n     int       // members with a record
-	whole float64   // bytes that a member sends in an exchange of all parameters; 0: unknown
+	whole float64   // least bytes that a member has sent in an exchange of all parameters; 0: unknown
 	parts int       // fragments of the latest plan that had some
 	first float64   // seconds of the first exchange, without what it may have cost to connect
 	took  []float64 // seconds of the exchanges of the latest rounds after it
@@ -32,21 +35,27 @@ func (m *meeting) came(r *star.Record, members, parts int) {
 	}
 	switch {
 	case r.NetOut <= 0:
-	case r.NetOut > m.whole/2:
-		m.whole, parts = r.NetOut, 1
-	case m.parts > 1:
+	case m.parts == 0 || r.NetOut > m.whole/2:
+		if parts = 1; m.whole == 0 || r.NetOut < m.whole { // at the beginning some also send what others lack
+			m.whole = r.NetOut
+		}
+	default:
 		parts = m.parts
 	}
 	if m.n == 0 || r.Basis != m.basis {
-		m.basis, m.least, m.n = r.Basis, math.Inf(1), 0
+		m.basis, m.least, m.most, m.n = r.Basis, math.Inf(1), 0, 0
 	}
-	m.least = min(m.least, r.Push.Seconds()*float64(parts))
+	m.least, m.most = min(m.least, r.Push.Seconds()), max(m.most, r.Push.Seconds())
+	took := m.least
+	if parts > 1 {
+		took = m.most * float64(parts)
+	}
 	switch m.n++; {
 	case m.n != members:
 	case r.Step == 0:
 		m.first = max(m.least-warming.Seconds(), 0)
 	default:
-		if m.took = append(m.took, m.least); len(m.took) > rounds {
+		if m.took = append(m.took, took); len(m.took) > rounds {
 			m.took = slices.Delete(m.took, 0, 1)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // What a fragment takes counts once for each of them. Rounds are granted before a plan is chosen, and their bytes show
-// that; without bytes the plan is believed.
+// that; without bytes the plan is believed. Of a fragment the longest Push counts, of all parameters the least.
 func TestMeetingOfFragments(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -19,11 +19,11 @@ func TestMeetingOfFragments(t *testing.T) {
 	}{
 		{1, 1, 4e6, 2400 * ms},
 		{8, 1, 4e6, 2400 * ms}, // granted before
-		{8, 8, 5e5, 2400 * ms},
-		{1, 8, 5e5, 2400 * ms}, // granted before
+		{8, 8, 5e5, 2408 * ms},
+		{1, 8, 5e5, 2408 * ms}, // granted before
 		{1, 1, 3e6, 2400 * ms}, // a member has left
-		{8, 8, 0, 2400 * ms},
-		{8, 1, 0, 8 * 2400 * ms},
+		{8, 8, 0, 2408 * ms},
+		{8, 1, 0, 8 * 2401 * ms},
 	} {
 		m := meeting{whole: 4e6, parts: 8, basis: -1}
 		for w := range star.Worker(2) {
