@@ -95,7 +95,7 @@ func (c *Controller) Decide(at time.Duration) (d price.Decision, change bool) {
 	if at-c.obs.begun < settling {
 		return c.exchangeBound(at)
 	}
-	if c.cfg.Ring && len(c.obs.meeting.took) < 2 {
+	if c.cfg.Ring {
 		if d, change := c.exchangeBound(at); change {
 			return d, true
 		}
@@ -317,10 +317,11 @@ func (c *Controller) without(at time.Duration, late []star.Worker, most int, slo
 // exchangeBound leaves SSGD for local steps in the first rounds, where a round of SSGD costs as much as two to five
 // with local steps. Half of the workers must have ended an iteration, and most of their iterations must be the
 // exchange, even without warming. Of the first one only the parameters' way is known: that of the gradient takes as
-// long. As the plan was chosen blind, it is left without a dwell.
+// long. In a ring it rests on the first two rounds; from then on decisions are not blind. As the plan was chosen
+// blind, it is left without a dwell.
 func (c *Controller) exchangeBound(at time.Duration) (price.Decision, bool) {
 	n := len(c.obs.workers)
-	if max(c.cfg.Local, c.cfg.Outer) < 2 || c.cfg.Decider != nil || c.current.since > 0 || !c.current.plan.Equal(modes.SSGD(n)) {
+	if max(c.cfg.Local, c.cfg.Outer) < 2 || c.cfg.Ring && len(c.obs.meeting.took) > 1 || c.cfg.Decider != nil || c.current.since > 0 || !c.current.plan.Equal(modes.SSGD(n)) {
 		return price.Decision{}, false
 	}
 	var exchanges, computes []float64

@@ -18,7 +18,7 @@ type meeting struct {
 	n     int       // members with a record
 	whole float64   // least bytes that a member has sent in an exchange of all parameters; 0: unknown
 	parts int       // fragments of the latest plan that had some
-	first float64   // seconds of the first exchange, without what it may have cost to connect
+	first float64   // seconds of the first exchange
 	took  []float64 // seconds of the exchanges of the latest rounds after it
 
 	counts bool // it is part of iterations
@@ -53,7 +53,7 @@ func (m *meeting) came(r *star.Record, members, parts int) {
 	switch m.n++; {
 	case m.n != members:
 	case r.Step == 0:
-		m.first = max(m.least-warming.Seconds(), 0)
+		m.first = m.least
 	default:
 		if m.took = append(m.took, took); len(m.took) > rounds {
 			m.took = slices.Delete(m.took, 0, 1)
@@ -61,13 +61,16 @@ func (m *meeting) came(r *star.Record, members, parts int) {
 	}
 }
 
-// soon is the seconds of an exchange by one round.
-func (m *meeting) soon() float64 {
+// shortest is the seconds of the shortest exchange that counts; 0: none is over.
+func (m *meeting) shortest() float64 {
 	if len(m.took) == 0 {
 		return m.first
 	}
 	return slices.Min(m.took)
 }
+
+// soon is the seconds of an exchange by one round, without what it may cost to connect, or to wait for a processor.
+func (m *meeting) soon() float64 { return max(m.shortest()-warming.Seconds(), 0) }
 
 // exchange is the seconds of an exchange where it takes at least as long as computing an equal share, which takes
 // compute seconds, and else 0: where computing dominates no plan is chosen for the sake of the exchange. Between half
@@ -76,7 +79,7 @@ func (m *meeting) exchange(compute float64) float64 {
 	if len(m.took) < 2 && !m.counts {
 		return 0
 	}
-	x := m.soon()
+	x := m.shortest()
 	if m.counts = x >= compute || m.counts && 2*x >= compute; !m.counts {
 		return 0
 	}
@@ -86,11 +89,8 @@ func (m *meeting) exchange(compute float64) float64 {
 // known is the seconds of the exchange as far as is known, also in the first rounds: it is in the time since a member
 // was released, and makes none of them late.
 func (m *meeting) known() float64 {
-	switch {
-	case len(m.took) > 0:
-		return slices.Min(m.took)
-	case m.n > 0:
+	if len(m.took) == 0 && m.n > 0 {
 		return m.least
 	}
-	return 0
+	return m.shortest()
 }
