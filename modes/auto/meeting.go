@@ -69,8 +69,14 @@ func (m *meeting) shortest() float64 {
 	return slices.Min(m.took)
 }
 
-// soon is the seconds of an exchange by one round, without what it may cost to connect, or to wait for a processor.
-func (m *meeting) soon() float64 { return max(m.shortest()-warming.Seconds(), 0) }
+// soon is the seconds of an exchange by one round, without what it may cost to connect. One of less than a second says
+// nothing: on a full host members wait that long for a processor.
+func (m *meeting) soon() float64 {
+	if m.shortest() < settling.Seconds() {
+		return 0
+	}
+	return m.shortest() - warming.Seconds()
+}
 
 // exchange is the seconds of an exchange where it takes at least as long as computing an equal share, which takes
 // compute seconds, and else 0: where computing dominates no plan is chosen for the sake of the exchange. Between half
