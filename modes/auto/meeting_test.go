@@ -36,6 +36,30 @@ func TestMeetingOfFragments(t *testing.T) {
 	}
 }
 
+// One round is enough where its exchange takes a second or more, less what connecting may cost.
+func TestMeetingSoon(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct{ first, second, want time.Duration }{
+		{900 * ms, 0, 0},
+		{1100 * ms, 0, 850 * ms},
+		{2500 * ms, 0, 2250 * ms},
+		{2500 * ms, 20 * ms, 0}, // it was connecting
+		{500 * ms, 2000 * ms, 1750 * ms},
+	} {
+		var m meeting
+		for step, push := range []time.Duration{c.first, c.second} {
+			for w := range star.Worker(2) {
+				if push > 0 {
+					m.came(&star.Record{Worker: w, Step: int64(step), Basis: int64(step), Push: push + time.Duration(w)*ms}, 2, 1)
+				}
+			}
+		}
+		if got := m.soon(); math.Abs(got-c.want.Seconds()) > 1e-9 {
+			t.Errorf("%v, then %v: %v s, want %v", c.first, c.second, got, c.want)
+		}
+	}
+}
+
 // A member's Push has its wait for the slowest, which waits for none.
 func TestMeeting(t *testing.T) {
 	const ms = time.Millisecond
