@@ -194,7 +194,7 @@ func (c *Coordinator) sendRelease(r wire.Release) {
 	c.rounds.Mark(&r)
 	flight := &p.measured.Flight
 	if c.arch.Sharded() {
-		flight.Release(time.Now(), r.Action == wire.Continue, r.Fragments > 0, r.Delay)
+		p.measured.Release(time.Now(), r.Action == wire.Continue, r.Fragments > 0, r.Delay)
 	} else {
 		p.measured.Granted(time.Now(), r.Version, r.Action == wire.Continue)
 	}

@@ -246,6 +246,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		effects, err := c.rounds.Gather(e.Buffers, e.Payload, facts{c})
 		return c.judged(p, effects, err)
 	case wire.KindEvalResult:
+		p.measured.Evaluated(time.Now())
 		effects, err := c.rounds.Result(e.EvalResult)
 		if err := c.judged(p, effects, err); err != nil || len(effects) == 0 {
 			return err

@@ -43,24 +43,26 @@ func TestLate(t *testing.T) {
 		name      string
 		deadlines []time.Duration
 		change    bool
+		every     float64   // epochs between evaluations
 		late      []float64 // deadlines that were missed, s
 	}{
-		{"told once, and left behind", []time.Duration{time.Second, time.Second}, true, []float64{1, 2, 4, 8}},
-		{"told, and waited for", []time.Duration{time.Second, time.Second}, false, []float64{1, 2, 4, 8}},
-		{"short ones count as a quarter of a second", []time.Duration{time.Millisecond, time.Millisecond}, false, []float64{.25, .5, 1, 2, 4, 8}},
-		{"not known", []time.Duration{time.Second, 0}, false, nil},
-		{"none", nil, false, nil},
+		{"told once, and left behind", []time.Duration{time.Second, time.Second}, true, 0, []float64{1, 2, 4, 8}},
+		{"told, and waited for", []time.Duration{time.Second, time.Second}, false, 0, []float64{1, 2, 4, 8}},
+		{"stopped after its part of an evaluation", []time.Duration{time.Second, time.Second}, false, 0.2, []float64{1, 2, 4, 8}},
+		{"short ones count as a quarter of a second", []time.Duration{time.Millisecond, time.Millisecond}, false, 0, []float64{.25, .5, 1, 2, 4, 8}},
+		{"not known", []time.Duration{time.Second, 0}, false, 0, nil},
+		{"none", nil, false, 0, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pilot := &hasty{deadlines: c.deadlines, change: c.change, plan: modes.ASGD(2)}
-			play(t, Config{MaxWorkers: 2, Steps: 400, Pilot: pilot}, func(w *world) {
+			play(t, Config{MaxWorkers: 2, Steps: 400, Pilot: pilot, EvalEvery: c.every}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0, func(f *fakeWorker) { f.pace = 100 * time.Millisecond })
 				stood := false
 				w.worker(1, func(f *fakeWorker) {
 					f.pace = 100 * time.Millisecond
 					f.dies = func(phase string, _ wire.Release) bool {
-						if phase == "released" && f.step == 20 && !stood {
+						if phase == "computed" && f.step == 20 && !stood {
 							stood = true
 							time.Sleep(10 * time.Second)
 						}

@@ -11,9 +11,10 @@ const Patience = 250 * time.Millisecond
 
 // lateness is the state of a worker's present iteration. It begins again with each release.
 type lateness struct {
-	released time.Time // of the iteration that the other fields are about
-	missed   int       // deadlines
-	there    bool      // its gradient has arrived, or waits for those of others
+	begun     time.Time // zero: it has none, or evaluates first
+	evaluates bool
+	missed    int  // deadlines
+	there     bool // its gradient has arrived, or waits for those of others
 }
 
 // granted is a round of a ring that a worker may make. Rounds are granted one ahead: each begins when the one before
@@ -44,11 +45,30 @@ func (w *Worker) Abandon() {
 
 // begin begins the first round of rounds.
 func (w *Worker) begin(now time.Time) {
-	w.Flight.released = time.Time{}
-	if len(w.rounds) > 0 && w.rounds[0].plain {
-		w.Flight.released = now
+	if w.late = (lateness{}); len(w.rounds) > 0 {
+		w.late.begin(now, w.rounds[0].plain)
 	}
-	w.late = lateness{released: w.Flight.released}
+}
+
+// Release is Flight.Release, and begins the worker's next iteration.
+func (w *Worker) Release(now time.Time, plain, streams bool, delay time.Duration) {
+	w.Flight.Release(now, plain, streams, delay)
+	w.late = lateness{}
+	w.late.begin(now, plain)
+}
+
+// begin begins an iteration. With plain it does nothing but compute a gradient.
+func (l *lateness) begin(now time.Time, plain bool) {
+	if l.evaluates = !plain; plain {
+		l.begun = now
+	}
+}
+
+// Evaluated records that the worker has evaluated: it computes its gradient now.
+func (w *Worker) Evaluated(now time.Time) {
+	if w.late.evaluates {
+		w.late.begin(now, true)
+	}
 }
 
 // Waits records that the worker has computed its gradient of the round of a ring, and waits for those of others.
@@ -59,24 +79,18 @@ func (w *Worker) Waits(version int64) {
 }
 
 // there records that the gradient of the present iteration has arrived.
-func (w *Worker) there() { w.late = lateness{released: w.Flight.released, there: true} }
+func (w *Worker) there() { w.late.there = true }
 
 // Overdue reports whether the worker has missed a deadline since the last call: the first is d, then twice as long,
-// four times, and so on. limit is that deadline, and waited the time since the release; if none was missed, limit is
-// 0. next is when to call again.
+// four times, and so on. limit is that deadline, and waited the time since the iteration began; if none was missed,
+// limit is 0. next is when to call again.
 func (w *Worker) Overdue(now time.Time, d time.Duration) (waited, limit, next time.Duration) {
 	d = max(d, Patience)
-	if w.Flight.released.IsZero() { // it may have something else to do
+	if w.late.begun.IsZero() || w.late.there { // it may begin at any time
 		return 0, 0, d
 	}
-	if w.late.released != w.Flight.released {
-		w.late = lateness{released: w.Flight.released}
-	}
-	if w.late.there {
-		return 0, 0, d // it may be released at any time
-	}
 	coming := d << min(w.late.missed, 30)
-	if waited = now.Sub(w.Flight.released); waited >= coming {
+	if waited = now.Sub(w.late.begun); waited >= coming {
 		w.late.missed++
 		limit, coming = coming, d<<min(w.late.missed, 30)
 	}

@@ -45,7 +45,7 @@ func TestOverdue(t *testing.T) {
 		begun := time.Unix(1e9, 0)
 		var w Worker
 		if c.released {
-			w.Flight.Release(begun, true, false, 0)
+			w.Release(begun, true, false, 0)
 		}
 		for _, l := range c.looks {
 			if c.arrives > 0 && l.at > c.arrives {
@@ -57,7 +57,7 @@ func TestOverdue(t *testing.T) {
 			}
 		}
 		if c.released {
-			w.Flight.Release(begun.Add(time.Hour), true, false, 0)
+			w.Release(begun.Add(time.Hour), true, false, 0)
 			if _, limit, _ := w.Overdue(begun.Add(time.Hour+s), s); limit != s {
 				t.Errorf("%s: the next iteration missed %v, want 1s", c.name, limit)
 			}
@@ -66,7 +66,7 @@ func TestOverdue(t *testing.T) {
 }
 
 // A member of a ring begins a round when it has made the one before, or when it is granted the round if it has none in
-// hand. It is not late while it waits for others, in a round with an evaluation, or in a round that is given up.
+// hand. It is not late while it waits for others or evaluates, or in a round that is given up.
 func TestOverdueInARing(t *testing.T) {
 	const s = time.Second
 	begun := time.Unix(1e9, 0)
@@ -94,7 +94,10 @@ func TestOverdueInARing(t *testing.T) {
 			w.Waits(4) // the report came late
 		}, s},
 		{"evaluates", func(w *Worker) { w.Granted(begun, 4, false); w.Granted(begun, 5, true) }, 0},
-		{"has evaluated", func(w *Worker) { w.Granted(begun, 4, false); w.Granted(begun, 5, true); w.Made(begun.Add(s), 4) }, 2 * s},
+		{"has evaluated, and is to compute", func(w *Worker) { w.Granted(begun, 4, false); w.Evaluated(begun.Add(s)) }, 2 * s},
+		{"evaluates with others", func(w *Worker) { w.Granted(begun, 4, false); w.Evaluated(begun.Add(s)); w.Waits(4) }, 0},
+		{"evaluated for a round that is given up", func(w *Worker) { w.Granted(begun, 4, false); w.Abandon(); w.Evaluated(begun) }, 0},
+		{"has evaluated and made the round", func(w *Worker) { w.Granted(begun, 4, false); w.Granted(begun, 5, true); w.Made(begun.Add(s), 4) }, 2 * s},
 		{"given up", func(w *Worker) { w.Granted(begun, 4, true); w.Abandon() }, 0},
 		{"given up and granted again", func(w *Worker) { w.Granted(begun, 4, true); w.Abandon(); w.Granted(begun.Add(s), 4, true) }, 2 * s},
 	} {
