@@ -10,7 +10,7 @@ test:
 race:
 	go test -race -short ./...
 # Every parser for FUZZTIME, a time or a number of executions, and a table of them; hours. FUZZTIME=1m for each takes an hour. .ci/run has
-# those of the wire, for 20 s each. PACKAGES, TARGETS: only some.
+# those of the wire, for 3 s each. PACKAGES, TARGETS: only some.
 fuzz:
 	@bench/fuzz.sh
 # A job of real processes under attack: prints what it costs.

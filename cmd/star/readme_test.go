@@ -123,7 +123,7 @@ func try(program string, args []string) error {
 	if err != nil {
 		return err
 	}
-	var out bytes.Buffer
+	var out jobtest.Output
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
@@ -196,7 +196,7 @@ func TestReadmeShowsWhatIsPrinted(t *testing.T) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, jobtest.Star(t), "run", "--listen", "127.0.0.1:0", "--steps", "3")
 	cmd.Dir = t.TempDir()
-	var out, errs bytes.Buffer
+	var out, errs jobtest.Output
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("star run: %v\n%s", err, errs.Bytes())

@@ -17,7 +17,7 @@ func TestScalarsWhileTheJobRuns(t *testing.T) {
 	addr, dir := jobtest.FreeAddr(t), filepath.Join(t.TempDir(), "board")
 	run := exec.Command(jobtest.Star(t), "run", "--listen", addr, "--out", t.TempDir(), "--model", "softmax", "--dataset", "digits:n=400,test=100", "--workers", "2", "--mode", "ssgd",
 		"--epochs", "100000", "--progress", "off", "--log-level", "warn", "--tensorboard", dir)
-	var errs bytes.Buffer
+	var errs jobtest.Output
 	run.Stderr = &errs
 	if err := run.Start(); err != nil {
 		t.Fatal(err)

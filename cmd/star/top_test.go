@@ -17,7 +17,7 @@ func TestTop(t *testing.T) {
 	addr := jobtest.FreeAddr(t)
 	run := exec.Command(jobtest.Star(t), "run", "--listen", addr, "--out", t.TempDir(), "--model", "softmax", "--dataset", "digits:n=400,test=100", "--workers", "2", "--mode", "ssgd",
 		"--epochs", "100000", "--progress", "off", "--log-level", "warn")
-	var errs bytes.Buffer
+	var errs jobtest.Output
 	run.Stderr = &errs
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
@@ -25,7 +25,7 @@ func TestTop(t *testing.T) {
 	defer run.Process.Kill()
 	jobtest.AtVersion(t, addr, 1, &errs)
 	plain, asJSON := exec.Command(jobtest.Star(t), "top", addr, "--every", "50ms"), exec.Command(jobtest.Star(t), "top", addr, "--json", "--every", "50ms")
-	var text, lines bytes.Buffer
+	var text, lines jobtest.Output
 	plain.Stdout, asJSON.Stdout = &text, &lines
 	for _, c := range []*exec.Cmd{plain, asJSON} {
 		if err := c.Start(); err != nil {
@@ -48,7 +48,7 @@ func TestTop(t *testing.T) {
 		t.Errorf("star top shows %q", text.String())
 	}
 	var st coord.Status
-	if err := json.NewDecoder(&lines).Decode(&st); err != nil || len(st.Workers) != 2 {
+	if err := json.NewDecoder(bytes.NewReader(lines.Bytes())).Decode(&st); err != nil || len(st.Workers) != 2 {
 		t.Errorf("star top --json: %+v, %v", st, err)
 	}
 	b, err := exec.Command(jobtest.Star(t), "top", "127.0.0.1:1").CombinedOutput()

@@ -65,7 +65,7 @@ func TestWatch(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "w")
 	cmd := exec.Command(jobtest.Star(t), append([]string{"watch", "--out", out, "--"}, ranks(t, py, ownLoop, 0, 2, 3)...)...)
 	cmd.Env = append(os.Environ(), "GATE="+t.TempDir())
-	var stdout, stderr bytes.Buffer
+	var stdout, stderr jobtest.Output
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); jobtest.ExitCode(err) != 7 {
 		t.Fatalf("%v, want exit code 7\n%s", err, stderr.String())
@@ -115,10 +115,10 @@ for i in range(40):
 func TestWatchHosts(t *testing.T) {
 	t.Parallel()
 	py, gate, addr, out := python(t, "os"), t.TempDir(), jobtest.FreeAddr(t), filepath.Join(t.TempDir(), "w")
-	begin := func(token string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	begin := func(token string, args ...string) (*exec.Cmd, *jobtest.Output) {
 		cmd := exec.Command(jobtest.Star(t), append([]string{"watch"}, args...)...)
 		cmd.Env = append(os.Environ(), "GATE="+gate, "STAR_TOKEN="+token)
-		errs := new(bytes.Buffer)
+		errs := new(jobtest.Output)
 		cmd.Stderr = errs
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

@@ -54,7 +54,7 @@ func TestMovesAreCarriedOut(t *testing.T) {
 		t.Fatalf("both servers are on %s:\n%s", from, placed)
 	}
 	addr := map[string]string{"one": "127.0.0.1:", "two": "127.0.0.2:"}[to] + jobtest.FreePort(t)
-	var out, errs bytes.Buffer
+	var out, errs jobtest.Output
 	job := exec.Command(jobtest.Star(t), append(args, "--listen", addr, "--dataset", "digits:n=400,test=100", "--model", "mlp", "--batch", "8", "--steps", "1500", "--mode", "ssgd", "--slow", "none", "--eval-every", "1000",
 		"--json", "--log-format", "text", "--out", filepath.Join(dir, "out"))...)
 	job.Stdout, job.Stderr = &out, &errs
@@ -74,7 +74,7 @@ func TestMovesAreCarriedOut(t *testing.T) {
 	}
 	place := func(file string) (placeResult, string, error) {
 		cmd := exec.Command(jobtest.Star(t), "place", file, jobs, "--from", now, "--apply", "--coordinator", addr, "--json")
-		var stderr bytes.Buffer
+		var stderr jobtest.Output
 		cmd.Stderr = &stderr
 		b, err := cmd.Output()
 		var r placeResult

@@ -352,7 +352,7 @@ func TestUnwritableCheckpoint(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	var errs bytes.Buffer
+	var errs jobtest.Output
 	cmd := exec.Command(jobtest.Star(t), "run", "--listen", "127.0.0.1:0", "--out", dir, "--dataset", "digits:n=400,test=100", "--model", "softmax", "--mode", "ssgd",
 		"--steps", "3", "--slow", "none", "--progress", "off", "--json")
 	cmd.Stderr = &errs
@@ -371,7 +371,7 @@ func TestLogIsJSON(t *testing.T) {
 		"bad":  {"--slow", "none", "--resume", "nowhere-to-be-found"},
 		"lost": {"--slow", "none", "--out", "/dev/null/x"},
 	} {
-		var errs bytes.Buffer
+		var errs jobtest.Output
 		cmd := exec.Command(jobtest.Star(t), append([]string{"run", "--listen", "127.0.0.1:0", "--dataset", "digits:n=400,test=100", "--model", "softmax", "--mode", "ssgd",
 			"--workers", "2", "--steps", "3", "--log-format", "json", "--progress", "plain", "--json", "--out", t.TempDir()}, args...)...)
 		cmd.Stderr = &errs

@@ -16,10 +16,10 @@ import (
 func TestLogLines(t *testing.T) {
 	dir := t.TempDir()
 	addr := jobtest.FreeAddr(t)
-	logs := map[string]*bytes.Buffer{}
+	logs := map[string]*jobtest.Output{}
 	process := func(name string, args ...string) *exec.Cmd {
 		cmd := exec.Command(jobtest.Star(t), append(args, "--coordinator", addr, "--log-level", "debug", "--workers", "2", "--dataset", "digits:n=400,test=100", "--model", "softmax")...)
-		logs[name] = new(bytes.Buffer)
+		logs[name] = new(jobtest.Output)
 		cmd.Stderr = logs[name]
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

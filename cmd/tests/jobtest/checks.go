@@ -98,7 +98,7 @@ func EverySampleOnce(t *testing.T, dir string, want int64) {
 }
 
 // AtVersion waits until a job has reached a version.
-func AtVersion(t *testing.T, addr string, version int64, errs *bytes.Buffer) coord.Status {
+func AtVersion(t *testing.T, addr string, version int64, errs *Output) coord.Status {
 	t.Helper()
 	var s coord.Status
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -121,7 +121,7 @@ func Ctl(t *testing.T, addr string, args ...string) {
 }
 
 // Stopped ends a job with star ctl stop and returns its result, which must be complete.
-func Stopped(t *testing.T, cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) runlog.Result {
+func Stopped(t *testing.T, cmd *exec.Cmd, addr, dir string, out, errs *Output) runlog.Result {
 	t.Helper()
 	Ctl(t, addr, "stop")
 	if err := cmd.Wait(); err != nil {

@@ -78,7 +78,7 @@ func Run(t *testing.T, args ...string) (runlog.Result, string) {
 		args = append(args, "--slow", "none")
 	}
 	cmd := exec.CommandContext(ctx, Star(t), args...)
-	var out, errs bytes.Buffer
+	var out, errs Output
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("star %s: %v\n%s", strings.Join(args, " "), err, errs.Bytes())
@@ -92,14 +92,14 @@ func Run(t *testing.T, args ...string) (runlog.Result, string) {
 
 // Background starts star run without an end: only star ctl stop (Stopped) ends it, so a test can wait on a busy
 // machine, too.
-func Background(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) {
+func Background(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *Output) {
 	t.Helper()
 	addr, dir = FreeAddr(t), t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	cmd = exec.CommandContext(ctx, Star(t), append([]string{"run", "--listen", addr, "--out", dir, "--json", "--progress", "off", "--dataset", "digits:n=400,test=100",
 		"--epochs", "1e6", "--log-format", "text"}, args...)...)
-	out, errs = new(bytes.Buffer), new(bytes.Buffer)
+	out, errs = new(Output), new(Output)
 	cmd.Stdout, cmd.Stderr = out, errs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -166,12 +166,12 @@ func WriteCIFAR(dir string, n int) error {
 }
 
 // StartServer starts star ps and returns its command, the coordinator's address and its standard error.
-func StartServer(t *testing.T, args ...string) (cmd *exec.Cmd, addr string, errs *bytes.Buffer) {
+func StartServer(t *testing.T, args ...string) (cmd *exec.Cmd, addr string, errs *Output) {
 	t.Helper()
 	addr = FreeAddr(t)
 	cmd = exec.Command(Star(t), append([]string{"ps", "--listen", addr, "--http", "off", "--out", t.TempDir(),
 		"--log-format", "text", "--join-timeout", "3m", "--json"}, args...)...)
-	errs = new(bytes.Buffer)
+	errs = new(Output)
 	cmd.Stderr = errs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

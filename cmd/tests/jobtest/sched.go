@@ -1,7 +1,6 @@
 package jobtest
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -31,7 +30,7 @@ type Scheduler struct {
 
 	t   *testing.T
 	cmd *exec.Cmd
-	log bytes.Buffer
+	log Output
 }
 
 // Slowed is the setting that slows all workers of a job down equally, so that its duration is independent of the

@@ -3,7 +3,6 @@
 package network
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"regexp"
@@ -23,10 +22,10 @@ func TestAutoOnASlowCable(t *testing.T) {
 	}
 	common := []string{"--http", "off", "--join-timeout", "3m", "--log-format", "text", "--out", t.TempDir(), "--dataset", "digits:n=400,test=100",
 		"--model", "lenet", "--batch", "8"}
-	start := func(on []string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	start := func(on []string, args ...string) (*exec.Cmd, *jobtest.Output) {
 		cmd := exec.Command(on[0], append(append(append(on[1:len(on):len(on)], jobtest.Star(t)), args...), common...)...)
 		cmd.Env = append(os.Environ(), "STAR_TOKEN=secret")
-		log := new(bytes.Buffer)
+		log := new(jobtest.Output)
 		cmd.Stderr = log
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -37,7 +36,7 @@ func TestAutoOnASlowCable(t *testing.T) {
 	worker, log := start(b, "worker", "--workers", "1", "--coordinator", "10.79.0.1:7070", "--compress", "auto")
 	for _, p := range []struct {
 		cmd *exec.Cmd
-		log *bytes.Buffer
+		log *jobtest.Output
 	}{{worker, log}, {server, said}} {
 		timer := time.AfterFunc(90*time.Second, func() { p.cmd.Process.Kill() })
 		if err := p.cmd.Wait(); err != nil {

@@ -3,7 +3,6 @@
 package network
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,7 +35,7 @@ func ringOn(t testing.TB, hosts [][]string, coordinator string, args ...string) 
 	dir = t.TempDir()
 	common := append([]string{"--http", "off", "--join-timeout", "3m", "--log-format", "text", "--out", dir, "--arch", "allreduce"}, args...)
 	cmds := make([]*exec.Cmd, len(hosts)+1)
-	logs := make([]bytes.Buffer, len(cmds))
+	logs := make([]jobtest.Output, len(cmds))
 	for i := range cmds {
 		on, role := hosts[0], []string{"ps", "--listen", coordinator, "--shards", "0", "--workers", fmt.Sprint(len(hosts))}
 		if i > 0 {

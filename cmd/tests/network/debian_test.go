@@ -1,7 +1,6 @@
 package network
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,7 +46,7 @@ func TestRingBesideItsCoordinatorOnDebian(t *testing.T) {
 			start := func(on []string, args ...string) (cmd *exec.Cmd, ended chan string) {
 				cmd = exec.Command(on[0], append(append(append(on[1:len(on):len(on)], jobtest.Star(t)), args...), job...)...)
 				cmd.Env = append(os.Environ(), "STAR_TOKEN=secret")
-				var said bytes.Buffer
+				var said jobtest.Output
 				cmd.Stdout, cmd.Stderr = &said, &said
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)

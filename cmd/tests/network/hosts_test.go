@@ -3,7 +3,6 @@
 package network
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -84,7 +83,7 @@ func TestTwoHosts(t *testing.T) {
 	} {
 		cmd := exec.Command(p.on[0], append(append(append(p.on[1:], jobtest.Star(t)), p.args...), common...)...)
 		cmd.Env = append(append(os.Environ(), "STAR_TOKEN=secret"), p.env...)
-		var stdout, stderr bytes.Buffer
+		var stdout, stderr jobtest.Output
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

@@ -3,7 +3,6 @@
 package network
 
 import (
-	"bytes"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -22,7 +21,7 @@ func TestPushesArePaced(t *testing.T) {
 		dir := t.TempDir()
 		common := []string{"--http", "off", "--join-timeout", "3m", "--log-format", "text", "--out", dir, "--dataset", "digits:n=400,test=100",
 			"--model", "lenet", "--batch", "8"}
-		logs := new(bytes.Buffer)
+		logs := new(jobtest.Output)
 		var all []*exec.Cmd
 		start := func(on []string, args ...string) {
 			cmd := onHost(t, on, append(args, common...)...)

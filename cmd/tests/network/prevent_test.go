@@ -3,7 +3,6 @@
 package network
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -87,7 +86,7 @@ func onHost(t testing.TB, on []string, args ...string) *exec.Cmd {
 type away struct {
 	t      *testing.T
 	common []string // of their command lines
-	logs   map[string]*bytes.Buffer
+	logs   map[string]*jobtest.Output
 }
 
 // start starts one on a host; the end of the test kills it.
@@ -95,10 +94,10 @@ func (a *away) start(name string, on []string, args ...string) *exec.Cmd {
 	a.t.Helper()
 	cmd := onHost(a.t, on, append(args, a.common...)...)
 	if a.logs == nil {
-		a.logs = map[string]*bytes.Buffer{}
+		a.logs = map[string]*jobtest.Output{}
 	}
 	if a.logs[name] == nil {
-		a.logs[name] = new(bytes.Buffer)
+		a.logs[name] = new(jobtest.Output)
 	}
 	cmd.Stderr = a.logs[name]
 	if err := cmd.Start(); err != nil {

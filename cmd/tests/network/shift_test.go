@@ -50,7 +50,7 @@ func TestShardMovesByItself(t *testing.T) {
 	cmd := exec.Command(jobtest.Star(t), "run", "--hosts", cluster, "--demands", demands, "--shards", "1", "--workers", "2", "--dataset", "digits:n=400,test=100", "--model", "lenet", "--batch", "8",
 		"--epochs", "1e6", "--eval-every", "0", "--mode", "ssgd", "--slow", "none", "--move-shards", "auto", "--log-format", "text", "--out", out)
 	cmd.Env = append(os.Environ(), "STAR_TOKEN=secret")
-	logs := new(bytes.Buffer)
+	logs := new(jobtest.Output)
 	cmd.Stdout, cmd.Stderr = logs, logs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

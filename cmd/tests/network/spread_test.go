@@ -34,7 +34,7 @@ func onHosts(t *testing.T, file string, args ...string) (r runlog.Result, log st
 	cmd := exec.CommandContext(ctx, jobtest.Star(t), append([]string{"run", "--hosts", path, "--dataset", "digits:n=400,test=100", "--model", "mlp", "--batch", "8",
 		"--epochs", "2", "--mode", "ssgd", "--slow", "none", "--json", "--log-format", "text", "--out", filepath.Join(dir, "out")}, args...)...)
 	cmd.Env = append(os.Environ(), "STAR_TOKEN=secret")
-	var out, errs bytes.Buffer
+	var out, errs jobtest.Output
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, errs.Bytes())
@@ -218,7 +218,7 @@ func TestCoordinatorsOnHosts(t *testing.T) {
 		cmd := exec.Command(jobtest.Star(t), append([]string{"run", "--hosts", path, "--listen", "127.0.0.1:" + jobtest.FreePort(t), "--coordinators", "3", "--dataset", "digits:n=400,test=100", "--model", "softmax",
 			"--batch", "8", "--mode", "ssgd", "--steps", "400", "--slow", "0:+5ms", "--eval-every", "0", "--json", "--log-format", "text", "--out", out}, args...)...)
 		cmd.Env = append(os.Environ(), "STAR_TOKEN=secret")
-		var result, errs bytes.Buffer
+		var result, errs jobtest.Output
 		cmd.Stdout, cmd.Stderr = &result, &errs
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

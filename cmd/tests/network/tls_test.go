@@ -1,7 +1,6 @@
 package network
 
 import (
-	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"net"
@@ -86,8 +85,8 @@ func TestCertificateOfItsOwnAddress(t *testing.T) {
 	_, flags := madeCerts(t, host)
 	_, port, _ := net.SplitHostPort(jobtest.FreeAddr(t))
 	small := []string{"--model", "softmax", "--dataset", "digits:n=400,test=100", "--workers", "1", "--out", t.TempDir(), "--log-format", "text"}
-	start := func(args ...string) (*exec.Cmd, *bytes.Buffer) {
-		cmd, said := exec.Command(jobtest.Star(t), append(args, small...)...), new(bytes.Buffer)
+	start := func(args ...string) (*exec.Cmd, *jobtest.Output) {
+		cmd, said := exec.Command(jobtest.Star(t), append(args, small...)...), new(jobtest.Output)
 		cmd.Stdout, cmd.Stderr = said, said
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

@@ -1,7 +1,6 @@
 package recovery
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -67,7 +66,7 @@ func TestResumeOtherData(t *testing.T) {
 	again := func(args ...string) (string, error) {
 		cmd := exec.Command(jobtest.Star(t), append([]string{"run", "--listen", "127.0.0.1:0", "--out", dir, "--progress", "off", "--log-level", "warn",
 			"--slow", "none", "--mode", "ssgd", "--workers", "1", "--model", "softmax", "--steps", "3", "--resume", dir}, args...)...)
-		var errs bytes.Buffer
+		var errs jobtest.Output
 		cmd.Stderr = &errs
 		err := cmd.Run()
 		return errs.String(), err

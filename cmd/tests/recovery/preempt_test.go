@@ -27,7 +27,7 @@ func preempt(t *testing.T, want int, tell func(cmd *exec.Cmd), args ...string) (
 	dir := t.TempDir()
 	cmd := exec.Command(jobtest.Star(t), append([]string{"run", "--listen", "127.0.0.1:0", "--out", dir, "--json", "--progress", "off", "--log-format", "text",
 		"--dataset", "digits:n=400,test=100"}, args...)...)
-	var out, errs bytes.Buffer
+	var out, errs jobtest.Output
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestSecondSignal(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.Command(jobtest.Star(t), "run", "--listen", "127.0.0.1:0", "--out", dir, "--epochs", "1e6", "--progress", "off", "--model", "softmax", "--mode", "ssgd",
 		"--eval-every", "0", "--grace", "1h", "--workers", "2")
-	var errs bytes.Buffer
+	var errs jobtest.Output
 	cmd.Stderr = &errs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

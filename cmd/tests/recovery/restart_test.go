@@ -1,7 +1,6 @@
 package recovery
 
 import (
-	"bytes"
 	"encoding/json"
 	"math"
 	"os/exec"
@@ -33,7 +32,7 @@ func TestRestart(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.Command(jobtest.Star(t), append([]string{"run", "--listen", "127.0.0.1:0", "--out", dir, "--json", "--progress", "off", "--mode", "ssgd",
 		"--dataset", "digits:n=400,test=100", "--slow", "0:+15ms", "--checkpoint-every", "50ms", "--keep", "2", "--restarts", "1"}, args...)...)
-	var out, errs bytes.Buffer
+	var out, errs jobtest.Output
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

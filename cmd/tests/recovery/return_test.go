@@ -1,7 +1,6 @@
 package recovery
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,7 +22,7 @@ func TestWorkerRestarts(t *testing.T) {
 	out, addr := t.TempDir(), jobtest.FreeAddr(t)
 	cmd := exec.Command(jobtest.Star(t), "run", "--listen", addr, "--out", out, "--json", "--progress", "off", "--dataset", "digits:n=400,test=100",
 		"--workers", "2", "--model", "softmax", "--mode", "ssgd", "--batch", "8", "--steps", "1000000", "--slow", "0:+10ms", "--worker-restarts", "1")
-	var said, errs bytes.Buffer
+	var said, errs jobtest.Output
 	cmd.Stdout, cmd.Stderr = &said, &errs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

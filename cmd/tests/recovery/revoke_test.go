@@ -1,7 +1,6 @@
 package recovery
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,31 +29,25 @@ func TestRevoke(t *testing.T) {
 			if err := os.WriteFile(file, []byte(trace), 0o666); err != nil {
 				t.Fatal(err)
 			}
-			errs, err := os.Create(filepath.Join(dir, "said"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer errs.Close()
-			says := func() string { b, _ := os.ReadFile(errs.Name()); return string(b) }
 			cmd := exec.Command(jobtest.Star(t), append([]string{"run", "--listen", addr, "--out", out, "--json", "--progress", "off", "--dataset", "digits:n=400,test=100",
 				"--workers", "3", "--model", "softmax", "--batch", "8", "--steps", "1000000", "--eval-every", "0", "--slow", "0:+10ms", "--revoke", "trace:" + file}, own...)...)
-			var said bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &said, errs
+			var said, says jobtest.Output
+			cmd.Stdout, cmd.Stderr = &said, &says
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
 			defer cmd.Process.Kill()
 			g := &jobtest.Job{T: t, Addr: addr, Out: out, All: map[string]*jobtest.Process{}}
-			g.Until("the machines are gone", func() bool { return strings.Count(says(), "has left with its machine") == gone })
+			g.Until("the machines are gone", func() bool { return strings.Count(says.String(), "has left with its machine") == gone })
 			since := 0.
 			if r := g.Lines("record"); len(r) > 0 {
 				since = r[len(r)-1]["t"].(float64)
 			}
 			g.Until("worker 1 takes part again", func() bool { return records(g, 1, since) > 5 })
-			jobtest.Stopped(t, cmd, addr, out, &said, bytes.NewBufferString(says()))
+			jobtest.Stopped(t, cmd, addr, out, &said, &says)
 			for _, want := range []string{"worker 2 has left with its machine, and the others go on", fmt.Sprintf("machines of workers: %d taken away", gone)} {
-				if !strings.Contains(says(), want) {
-					t.Errorf("nobody says %q:\n%s", want, says())
+				if !strings.Contains(says.String(), want) {
+					t.Errorf("nobody says %q:\n%s", want, says.String())
 				}
 			}
 		})

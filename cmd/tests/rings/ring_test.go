@@ -1,7 +1,6 @@
 package rings
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -175,7 +174,7 @@ func asStaleAsSaid(t *testing.T, dir string, riders ...int64) {
 }
 
 // ringJob starts a job of all-reduce that can be talked to.
-func ringJob(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) {
+func ringJob(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *jobtest.Output) {
 	t.Helper()
 	return jobtest.Background(t, append([]string{"--arch", "allreduce", "--mode", "ssgd", "--model", "mlp", "--eval-every", "2", "--batch", "8"}, args...)...)
 }
@@ -250,16 +249,27 @@ func TestRingLeavesALateMember(t *testing.T) {
 	jobtest.Ctl(t, addr, "mode", "ssgd")
 	jobtest.AtVersion(t, addr, 80, errs)
 	lates := func() []struct{ Worker int } { return jobtest.RunLog[struct{ Worker int }](t, dir, "late") }
-	before := len(lates())
-	jobtest.KillWorker(t, cmd, 3, syscall.SIGSTOP)
 	late := map[int]int{}
-	for end := time.Now().Add(30 * time.Second); late[3] < 3; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("worker 3 is stopped; late were, by worker, %v\n%s", late, errs)
+	stop := func() bool {
+		before, end := len(lates()), time.Now().Add(20*time.Second)
+		jobtest.KillWorker(t, cmd, 3, syscall.SIGSTOP)
+		for clear(late); late[3] < 3; time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(end) {
+				return false
+			}
+			clear(late)
+			for _, l := range lates()[before:] {
+				late[l.Worker]++
+			}
 		}
-		clear(late)
-		for _, l := range lates()[before:] {
-			late[l.Worker]++
+		return true
+	}
+	if !stop() { // it had said that it waits
+		t.Logf("worker 3 is stopped; late were, by worker, %v", late)
+		jobtest.KillWorker(t, cmd, 3, syscall.SIGCONT)
+		jobtest.AtVersion(t, addr, jobtest.AtVersion(t, addr, 80, errs).Version+5, errs)
+		if !stop() {
+			t.Fatalf("worker 3 is stopped again; late were, by worker, %v\n%s", late, errs)
 		}
 	}
 	v := jobtest.AtVersion(t, addr, 80, errs).Version
@@ -306,11 +316,11 @@ func TestRingOfSeparateProcesses(t *testing.T) {
 	common := append([]string{"--batch", "8", "--model", "mlp", "--dataset", "digits:n=400,test=100", "--out", dir, "--log-format", "text"}, jobtest.Certificates(t)...)
 	ps, addr, errs := jobtest.StartServer(t, append(common, "--shards", "0", "--workers", "3", "--steps", "40", "--mode", "ring-minus=2")...)
 	jobtest.WaitFor(t, addr)
-	worker := func(args ...string) (*exec.Cmd, *bytes.Buffer) {
+	worker := func(args ...string) (*exec.Cmd, *jobtest.Output) {
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 		t.Cleanup(cancel)
 		cmd := exec.CommandContext(ctx, jobtest.Star(t), append(append([]string{"worker", "--coordinator", addr}, common...), args...)...)
-		said := new(bytes.Buffer)
+		said := new(jobtest.Output)
 		cmd.Stderr = said
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

@@ -351,7 +351,7 @@ func TestSignal(t *testing.T) {
 	for sig, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130} {
 		dir := t.TempDir()
 		cmd := exec.Command(jobtest.Star(t), "run", "--listen", "127.0.0.1:0", "--out", dir, "--epochs", "1000", "--progress", "off")
-		var errs bytes.Buffer
+		var errs jobtest.Output
 		cmd.Stderr = &errs
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -54,7 +53,7 @@ func TestOwnModel(t *testing.T) {
 			g := &jobtest.Job{T: t, Addr: jobtest.FreeAddr(t), Out: t.TempDir(), All: map[string]*jobtest.Process{}}
 			cmd := exec.Command(jobtest.Star(t), "run", "--listen", g.Addr, "--out", g.Out, "--json", "--progress", "off", "--arch", arch, "--workers", "3",
 				"--mode", "ssgd", "--batch", "8", "--steps", "1000", "--slow", "0:+20ms", "--worker-restarts", "1", "--", program, "worker")
-			var out bytes.Buffer
+			var out jobtest.Output
 			cmd.Stdout = &out
 			g.StartCmd("run", cmd)
 			g.Until("the job trains", func() bool { return len(g.Lines("record")) > 20 })

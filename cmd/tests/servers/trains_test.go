@@ -24,14 +24,14 @@ func TestSaysWhatWasTrained(t *testing.T) {
 	t.Parallel()
 	out, addr := t.TempDir(), jobtest.FreeAddr(t)
 	ps := exec.Command(jobtest.Star(t), "ps", "--listen", addr, "--http", "off", "--out", out, "--log-format", "text", "--json", "--workers", "2", "--steps", "5", "--dataset", "digits:n=400,test=100")
-	var errs, result bytes.Buffer
+	var errs, result jobtest.Output
 	ps.Stderr, ps.Stdout = &errs, &result
 	if err := ps.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer ps.Process.Kill()
-	worker := func(args ...string) (*exec.Cmd, *bytes.Buffer) {
-		cmd, says := exec.Command(jobtest.Star(t), append([]string{"worker", "--coordinator", addr, "--log-format", "text"}, args...)...), new(bytes.Buffer)
+	worker := func(args ...string) (*exec.Cmd, *jobtest.Output) {
+		cmd, says := exec.Command(jobtest.Star(t), append([]string{"worker", "--coordinator", addr, "--log-format", "text"}, args...)...), new(jobtest.Output)
 		cmd.Stderr = says
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

@@ -1,7 +1,6 @@
 package trees
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -92,7 +91,7 @@ func TestTreeTakesLoadOffTheServers(t *testing.T) {
 }
 
 // treeJob starts a job that can be talked to.
-func treeJob(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) {
+func treeJob(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *jobtest.Output) {
 	t.Helper()
 	return jobtest.Background(t, append([]string{"--mode", "ssgd", "--model", "mlp", "--eval-every", "2", "--batch", "8"}, args...)...)
 }
