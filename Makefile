@@ -25,13 +25,13 @@ replicas:
 	bench/replicas.py --star bin/star
 # Slow links in real processes, as root: the Transformer of star bench tta --tasks lm, and one of 10.7 million parameters in PyTorch. TEXT is what they learn,
 # PYTHON has torch; MODES are what they run (bench/wan.sh). Hours.
-TEXT = docs/modes.md
+TEXT = bench/RESULTS.md
 PYTHON = python3
 MODES = auto 'ssgd local=32 outer=nesterov(0.5,0.7)' 'ssgd local=32 steps=speed outer=nesterov(0.5,0.7) fragments=8'
 wan:
 	go build -trimpath -o bin/star ./cmd/star
+	STAR=bin/star STEP=100 PYTHONPATH=python COMMAND='$(PYTHON) examples/pytorch/chars.py --text $(TEXT) --epochs 1 --width 384 --layers 6 --batch-size 4' bench/wan.sh $(MODES)
 	STAR=bin/star SEEDS=3 MODEL=transformer:layers=4,heads=4,width=160,ff=640 DATA=chars:$(TEXT),window=32 BATCH=4 OPTIMIZER='adam --lr 0.004' SAMPLES=16000 STEP=100 bench/wan.sh $(MODES)
-	STAR=bin/star STEP=100 PYTHONPATH=python COMMAND='$(PYTHON) examples/pytorch/chars.py --text $(TEXT) --width 384 --layers 6 --batch-size 4' bench/wan.sh $(MODES)
 bench:
 	go test -run '^$$' -bench . -count 5 ./modes ./internal/exactsum ./transport ./ps ./internal/kernel ./train/...
 golden:

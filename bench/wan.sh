@@ -46,7 +46,7 @@ fall() {
 	sleep "$from" && slow_links && date +%s.%N
 	sleep $((to - from)) && fast_links && date +%s.%N
 }
-export STAR_TOKEN=wan
+export STAR_TOKEN=wan OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # as star run does for workers of one host
 arch=${ARCH:-ps} common=(--http off --log-format json --arch "$arch") rule=() command=() servers=()
 [ "$arch" = allreduce ] || servers=(--servers 1)
 if [ -n "${COMMAND:-}" ]; then

@@ -68,9 +68,10 @@ type watched struct {
 	// pushes and pulled are the fragments of the exchange that follows the present iteration, and of the one before it
 	// (Plan.Fragments).
 	pushes, pulled int
-	late           int // deadlines that have passed in its present iteration
-	leaps          int // records in a row that took half more than the median
-	far            int // records in a row far above the median; negative: below
+	push           time.Duration // of the record before
+	late           int           // deadlines that have passed in its present iteration
+	leaps          int           // records in a row that took half more than the median
+	far            int           // records in a row far above the median; negative: below
 
 	// leveled is when the iteration began with which the worker reached a new, higher level.
 	leveled time.Duration
@@ -185,6 +186,10 @@ func (c *Controller) Observe(r star.Record) {
 	if riders := c.current.plan.Groups[0].Riders; c.cfg.Ring && r.Push >= 0 && !slices.Contains(riders, r.Worker) {
 		c.obs.meeting.came(&r, c.obs.living()-len(riders), max(w.pushes, w.pulled, 1))
 	}
+	if !c.cfg.Ring && max(w.pushes, 1) != max(w.pulled, 1) { // the first push of another size belongs to the next exchange
+		t += w.push - r.Push
+	}
+	w.push = r.Push
 	if w.pulled > 1 { // r has the exchange of a fragment: as if it had been that of all parameters
 		took := t - r.Load - r.Compute
 		if link, known := linkTime(&r); known { // waits for a processor are as long for all of them

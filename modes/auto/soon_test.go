@@ -1214,3 +1214,38 @@ func TestExchangeOfAFragment(t *testing.T) {
 		}
 	}
 }
+
+// In the first round with fragments a worker pulls all parameters and pushes one part. The push of all of them was part
+// of its record before; by half of an exchange fewer local steps would seem to be better.
+func TestFirstFragments(t *testing.T) {
+	const n, batch, ms = 4, 4, time.Millisecond
+	k, err := New(Config{Workers: n, Batch: batch, Local: 128, Outer: 128, LinkBytes: 5e6}, modes.SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, steps, computes := []star.Worker{0, 1, 2, 3}, []int{3, 4, 3, 1}, []time.Duration{140 * ms, 140 * ms, 140 * ms, 370 * ms}
+	for w, compute := range computes {
+		k.Observe(star.Record{Worker: star.Worker(w), Compute: compute, Push: 1950 * ms, Pull: 2140 * ms, Samples: batch, NetOut: 5e6, NetIn: 5e6})
+	}
+	d, change := k.Decide(6500 * ms)
+	if !change || d.Plan.Fragments == 0 {
+		t.Fatalf("exchanges of 4 s: %v, %v", d.Plan, d.Why)
+	}
+	k.Fired(6800*ms, all, n*batch)
+	k.Noise(6)
+	record := func(w int, step int64, r star.Record) {
+		r.Worker, r.Step, r.Basis, r.Push, r.Samples = star.Worker(w), step, step, ms, batch*steps[w]
+		r.Compute = computes[w] * time.Duration(steps[w])
+		k.Observe(r)
+	}
+	for w := range all {
+		record(w, 1, star.Record{Transit: 200 * ms, Pull: 2170 * ms, NetIn: 5e6})
+	}
+	k.Fired(9800*ms, all, 11*batch)
+	for i, w := range []int{3, 0, 2, 1} {
+		record(w, 2, star.Record{Transit: 256 * ms, Pull: 257 * ms, NetOut: 6.4e5, NetIn: 6.4e5})
+		if d, change := k.Decide(time.Duration(10059+i) * ms); change {
+			t.Fatalf("%v: %v", d.Plan, d.Why)
+		}
+	}
+}
