@@ -24,7 +24,7 @@ replicas:
 	go build -trimpath -o bin/star ./cmd/star
 	bench/replicas.py --star bin/star
 # Slow links in real processes, as root: the Transformer of star bench tta --tasks lm, and one of 10.7 million parameters in PyTorch. TEXT is what they learn,
-# PYTHON has torch; MODES are what they run (bench/wan.sh). Hours.
+# PYTHON has torch; MODES are what they run (bench/wan.sh). An hour.
 TEXT = bench/RESULTS.md
 PYTHON = python3
 MODES = auto 'ssgd local=32 outer=nesterov(0.5,0.7)' 'ssgd local=32 steps=speed outer=nesterov(0.5,0.7) fragments=8'
