@@ -40,7 +40,7 @@ func TestAfford(t *testing.T) {
 			}
 		// SSGD with other shares of the batch needs no grant
 		case l.Type == "plan" && !strings.HasPrefix(l.Plan, "ssgd") && !granted[l.Plan]:
-			t.Errorf("nobody granted it: %s", line)
+			t.Errorf("it was not granted: %s", line)
 		}
 	}
 	if len(granted) == 0 && (!strings.Contains(string(log), `"granted":false`) || !strings.Contains(string(log), "of incoming network, now ") || !strings.Contains(string(log), "others leave 0.001 MB/s of 0.001 MB/s")) {

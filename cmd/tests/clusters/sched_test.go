@@ -24,7 +24,7 @@ func TestSched(t *testing.T) {
 	}
 	s.Until("the service answers", func(service.Status) bool { return true })
 	if out, err := s.Command("submit", slow).CombinedOutput(); jobtest.ExitCode(err) != 65 || !strings.Contains(string(out), "norates.yaml: rates: this policy must know how fast a job is") {
-		t.Errorf("a job of which nobody knows how fast it is: %v\n%s", err, out)
+		t.Errorf("a job of unknown speed: %v\n%s", err, out)
 	}
 	s.Submit("long", 60000, 2, "")
 	s.Trains("long", 2)

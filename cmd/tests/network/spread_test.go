@@ -131,7 +131,7 @@ func TestHostsAreLeft(t *testing.T) {
 		if sig == syscall.SIGINT && jobtest.ExitCode(err) != 130 {
 			t.Errorf("%v: %v", sig, err)
 		}
-		await("nobody is left", func() bool { return marked() == 0 })
+		await("no member is left", func() bool { return marked() == 0 })
 		if saved, _ := filepath.Glob(filepath.Join(dir, "out", "checkpoints", "*", "manifest.json")); len(saved) != 1 {
 			t.Errorf("%v: checkpoints %v", sig, saved)
 		}

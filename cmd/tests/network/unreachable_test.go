@@ -40,7 +40,7 @@ func TestBlackHole(t *testing.T) {
 	seen := 0
 	wait("the run log", func(log string) bool { seen = strings.Count(log, record); return seen > 0 })
 	wait("the training goes on", func(log string) bool { return strings.Count(log, record) > seen+100 })
-	wait("nobody has left", func(log string) bool { return !strings.Contains(log, `"type":"leave"`) })
+	wait("no member has left", func(log string) bool { return !strings.Contains(log, `"type":"leave"`) })
 
 	if out, err := exec.Command("ip", "-n", strings.TrimSuffix(on[0][3], "0")+"s", "link", "set", "p1", "down").CombinedOutput(); err != nil {
 		t.Fatalf("cut the cable: %v: %s", err, out)

@@ -56,7 +56,7 @@ func TestCoordinatorAndServerAreKilled(t *testing.T) {
 	}
 	for end := time.Now().Add(60 * time.Second); took() == "" || !strings.Contains(g.Said(took()), `"msg":"training started"`); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("nobody goes on\n%s\n%s\n%s", first, g.Said("ps1"), g.Said("ps2"))
+			t.Fatalf("no server goes on\n%s\n%s\n%s", first, g.Said("ps1"), g.Said("ps2"))
 		}
 	}
 	kill("ps4")
@@ -64,7 +64,7 @@ func TestCoordinatorAndServerAreKilled(t *testing.T) {
 		g.Ends(name, 0)
 	}
 	if !strings.Contains(g.Said(took()), `"event":"promoted"`) {
-		t.Errorf("nobody took the place of the server that was killed\n%s", g.Said(took()))
+		t.Errorf("no server took the place of the one that was killed\n%s", g.Said(took()))
 	}
 	calm.Result()
 	for shard := range 3 {

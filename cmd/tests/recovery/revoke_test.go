@@ -47,7 +47,7 @@ func TestRevoke(t *testing.T) {
 			jobtest.Stopped(t, cmd, addr, out, &said, &says)
 			for _, want := range []string{"worker 2 has left with its machine, and the others go on", fmt.Sprintf("machines of workers: %d taken away", gone)} {
 				if !strings.Contains(says.String(), want) {
-					t.Errorf("nobody says %q:\n%s", want, says.String())
+					t.Errorf("the output lacks %q:\n%s", want, says.String())
 				}
 			}
 		})

@@ -131,7 +131,7 @@ func TestRiders(t *testing.T) {
 		t.Errorf("%d samples were used, want 3600", r.Samples)
 	}
 	if r.Staleness.Max == 0 {
-		t.Error("nobody was carried later than in its own round")
+		t.Error("no gradient was carried later than in its own round")
 	}
 	jobtest.EverySampleOnce(t, dir, 3600)
 	asStaleAsSaid(t, dir, 2, 3)
